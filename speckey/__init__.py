@@ -1,0 +1,1 @@
+from speckey.thunder_import import thunder as _thunder
