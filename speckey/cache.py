@@ -1,0 +1,56 @@
+"""What the user passes as ``thunder.jit(fn, cache=...)``, and the option itself."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+
+from speckey import thunder_hooks
+from speckey.compiler import Entry
+from speckey.dispatch import Table, make_callable
+
+
+@attrs.frozen
+class SpecKeyCache:
+    """The option ``thunder.jit(fn, cache=SpecKeyCache())``.
+
+    One instance may serve several compiled callables; each has entries of its own.
+    """
+
+
+def jit(fn: Callable | None = None, /, *, cache: Any = None, **options: Any) -> Any:
+    """``thunder.jit``, which also takes a ``SpecKeyCache``; any other call is passed through."""
+    if isinstance(cache, type) and issubclass(cache, SpecKeyCache):
+        raise TypeError(f"cache={cache.__name__} is the class; pass an instance: cache={cache.__name__}()")
+    if not isinstance(cache, SpecKeyCache):
+        if fn is None:
+            return thunder_hooks.original_jit(cache=cache, **options)  # raises what it always raised
+        return thunder_hooks.original_jit(fn, cache=cache, **options)
+    if fn is None:
+        return functools.partial(jit, cache=cache, **options)
+    jfn = thunder_hooks.original_jit(fn, **options)
+    jfn._lc_cd.cache_option = cache
+    return make_callable(jfn, fn)
+
+
+functools.update_wrapper(jit, thunder_hooks.original_jit)
+thunder_hooks.replace_jit(jit)
+
+
+def table_of(jfn: Any) -> Table:
+    table = getattr(jfn, "_speckey_table", None)
+    if table is None:
+        raise TypeError(f"expected a callable compiled with cache=SpecKeyCache(), got {jfn!r}")
+    return table
+
+
+def entries(jfn: Any) -> tuple[Entry, ...]:
+    """The entries of a compiled callable, oldest first.
+
+    Raises:
+        TypeError: ``jfn`` was not compiled with a ``SpecKeyCache``.
+    """
+    return tuple(table_of(jfn).entries)

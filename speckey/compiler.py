@@ -1,0 +1,158 @@
+"""One entry from thunder: with free sizes first, with the exact sizes when that fails."""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import attrs
+
+from speckey import thunder_hooks
+from speckey.guards import Guard, Path, PathCode, guard_lines
+from speckey.key import Names, SpecKey, path_text
+from speckey.recorder import Fact, Recorder
+from speckey.signature import Description, alias_groups
+from speckey.thunder_hooks import Program, Tracing
+
+
+@attrs.define(eq=False)
+class Entry:
+    """A compiled program and what a call must look like to be served by it.
+
+    Attributes:
+        key: the specialization key.
+        kind: "symbolic" (sizes that no fact mentions are free) or "exact" (made for these very sizes).
+        hits: how many calls it has served after the one that it was compiled for.
+        compile_seconds: what tracing and compiling took, in seconds.
+        reason: why it is exact; empty for a symbolic entry.
+    """
+
+    key: SpecKey
+    kind: Literal["symbolic", "exact"]
+    compile_seconds: float
+    reason: str = ""
+    hits: int = 0
+    facts: Sequence[Fact] = attrs.field(repr=False, factory=tuple)
+    shapes: tuple[tuple[int, ...], ...] = attrs.field(repr=False, default=())
+    program: Program = attrs.field(repr=False, default=None)
+    guards: tuple[Guard, ...] = attrs.field(repr=False, default=())
+    same_outside: Callable[[Any, tuple, dict], bool] = attrs.field(repr=False, default=None)
+    aliases: str | None = attrs.field(repr=False, default=None)
+
+
+@attrs.frozen
+class Call:
+    """One call on its way to being compiled."""
+
+    jfn: Any
+    fn: Any
+    args: tuple
+    kwargs: dict[str, Any]
+    description: Description
+    signature: tuple  # of the whole call: arguments and environment
+
+
+def compile_entry(call: Call, *, exactly: bool = False, reason: str = "") -> Entry:
+    """Compile a program for this call.
+
+    Raises:
+        Whatever thunder raises with constant values, when it cannot compile the call either.
+    """
+    if not exactly and any(t.dim() for t in call.description.tensors):
+        try:
+            return _compile(call, symbolic=True)
+        except Exception as error:
+            reason = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+    return _compile(call, symbolic=False, reason=reason)
+
+
+def _compile(call: Call, *, symbolic: bool, reason: str = "") -> Entry:
+    start = time.perf_counter()
+    description = call.description
+    recorder = Recorder(description.sizes())
+    tracing = Tracing(
+        recorder=recorder,
+        symbolic=symbolic,
+        tensors={path: i for i, path in enumerate(description.paths)},
+        structured=frozenset(description.structured),
+        values=description.tensors,
+    )
+    by_path = dict(zip(description.paths, description.tensors, strict=True))
+
+    def groups(positions: dict[Path, int]) -> str:
+        return alias_groups((position, by_path[path]) for path, position in positions.items() if path in by_path)
+
+    program = thunder_hooks.compile_program(call.jfn, call.fn, call.args, call.kwargs, tracing, groups)
+    seconds = time.perf_counter() - start
+    names = _names(call)
+    aliases = alias_groups(enumerate(description.tensors)) if program.mutates else None
+    return Entry(
+        key=SpecKey.of(call.signature, recorder.facts, _arguments(call, names, aliases), names),
+        kind="symbolic" if symbolic else "exact",
+        compile_seconds=seconds,
+        reason=reason,
+        facts=tuple(recorder.facts),
+        shapes=description.shapes(),
+        program=program,
+        guards=tuple(recorder.guards.values()),
+        same_outside=_compile_guards(recorder.guards),
+        aliases=aliases,
+    )
+
+
+def _compile_guards(guards: dict[Path, Guard]) -> Callable[[Any, tuple, dict], bool]:
+    code = PathCode()
+    guard_lines(code, guards, "return False")
+    body = "\n".join(f"  {line}" for line in [*code.lines, "return True"])
+    namespace = dict(code.constants)
+    exec(compile(f"def same_outside(fn, args, kwargs):\n{body}\n", "<speckey guards>", "exec"), namespace)
+    return namespace["same_outside"]
+
+
+# -- names -----------------------------------------------------------------------------------------
+
+
+def _parameters(call: Call) -> dict[Path, str]:
+    """The user's names of the arguments that were passed."""
+    function = getattr(call.fn, "forward", call.fn)
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):
+        parameters = []
+    names: dict[Path, str] = {("item", ("kwargs",), k): k for k in call.kwargs}
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    rest = next((p.name for p in parameters if p.kind is p.VAR_POSITIONAL), "args")
+    for i in range(len(call.args)):
+        names["item", ("args",), i] = positional[i].name if i < len(positional) else f"{rest}[{i - len(positional)}]"
+    names["fn",] = "self" if hasattr(call.fn, "forward") else getattr(call.fn, "__name__", "fn")
+    return names
+
+
+def _names(call: Call) -> Names:
+    parameters = _parameters(call)
+    return Names(tuple(path_text(path, parameters) for path in call.description.paths))
+
+
+def _arguments(call: Call, names: Names, aliases: str | None) -> tuple[str, ...]:
+    """One line per argument: what it is, apart from its sizes."""
+    tensors = {id(t): name for t, name in zip(call.description.tensors, names.tensors, strict=True)}
+    lines = [_tensor_text(name, t) for name, t in zip(names.tensors, call.description.tensors, strict=True)]
+    parameters = _parameters(call)
+    for path, value in [
+        *((("item", ("args",), i), v) for i, v in enumerate(call.args)),
+        *((("item", ("kwargs",), k), v) for k, v in call.kwargs.items()),
+    ]:
+        if id(value) not in tensors:
+            text = repr(value) if isinstance(value, (int, float, complex, str, type(None))) else type(value).__name__
+            lines.append(f"{parameters[path]}: {text}")
+    if aliases:
+        lines.append(f"tensors that share memory: {aliases}")
+    return tuple(lines)
+
+
+def _tensor_text(name: str, tensor: Any) -> str:
+    sizes = ", ".join("*" * tensor.dim())
+    grad = ", requires_grad" if tensor.requires_grad else ""
+    return f"{name}: {str(tensor.dtype).removeprefix('torch.')}[{sizes}] {tensor.device}{grad}"

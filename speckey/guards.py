@@ -1,0 +1,254 @@
+"""Values that a program reads from outside its arguments, and whether they are still the same.
+
+A guard compares numbers and strings by value, plain containers by their content, anything else by
+identity.  ``PathCode`` turns paths into Python statements, so that objects on the way to many guards
+are fetched once.  Knows nothing of thunder.
+"""
+
+from __future__ import annotations
+
+import enum
+import keyword
+import struct
+from collections.abc import Mapping
+from types import BuiltinMethodType, MethodType, MethodWrapperType
+from typing import Any
+
+import attrs
+import torch
+
+# How to get at a value: ("fn",) the compiled function or module, ("args",), ("kwargs",),
+# ("object", Box), ("attr", path, name) or ("item", path, key).
+Path = tuple
+
+
+@attrs.frozen(eq=False)
+class Box:
+    """An object as part of a path, compared by identity."""
+
+    value: Any
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Box) and self.value is other.value
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+
+class Absent(enum.Enum):
+    ABSENT = 0
+
+
+_CONTAINER_LIMIT = 256  # beyond, only the length is compared; the items that were read have their own guards
+
+
+def freeze(value: object, parent: object = None) -> object:
+    """A hashable stand-in that is equal as long as a program cannot tell ``value`` apart.
+
+    Containers are looked into (with their lengths and keys); tensors in them count by type, since
+    those that a program reads are inputs with checks of their own.
+    """
+    return _freeze(value, parent, 0, set())
+
+
+def _freeze(value: object, parent: object, depth: int, open_: set[int]) -> object:
+    kind = type(value)
+    if value is None or kind is bool or value is Ellipsis:
+        return value if kind is not bool else (bool, value)
+    if kind is int or kind is str or kind is bytes:
+        return (kind, value)
+    if kind is float:
+        return (float, struct.pack("d", value))
+    if kind is complex:
+        return (complex, struct.pack("dd", value.real, value.imag))
+    if isinstance(value, (torch.dtype, torch.device, torch.layout, torch.memory_format, enum.Enum)):
+        return (kind, value)
+    if kind is slice:
+        return (slice, *(_freeze(v, None, depth + 1, open_) for v in (value.start, value.stop, value.step)))
+    if kind in (tuple, list, torch.Size, dict, set, frozenset) or isinstance(value, (tuple, list, dict)):
+        return _freeze_container(value, depth, open_)
+    if isinstance(value, (int, float, str)):  # subclasses, numpy scalars
+        return (kind, repr(value))
+    if isinstance(value, torch.Tensor):
+        return (torch.Tensor, kind)
+    if isinstance(value, (MethodType, BuiltinMethodType, MethodWrapperType)):
+        # Made anew on every access: what counts is the function, and whose method it is.
+        owner = value.__self__
+        return (kind, "self" if owner is parent else Box(owner), Box(getattr(value, "__func__", None)), value.__name__)
+    return Box(value)
+
+
+def _freeze_container(value: Any, depth: int, open_: set[int]) -> object:
+    kind = type(value)
+    if len(value) > _CONTAINER_LIMIT or depth > 4 or id(value) in open_:
+        return (kind, len(value), Box(value))
+    open_.add(id(value))
+    try:
+        if isinstance(value, dict):
+            items = tuple((_freeze(k, None, depth + 1, open_), _freeze(v, None, depth + 1, open_)) for k, v in value.items())
+        elif isinstance(value, (set, frozenset)):
+            items = frozenset(_freeze(v, None, depth + 1, open_) for v in value)
+        else:
+            items = tuple(_freeze(v, None, depth + 1, open_) for v in value)
+    finally:
+        open_.discard(id(value))
+    return (kind, items)
+
+
+# Read by name only, and each name that is read has a guard of its own: whether the whole is the same
+# does not matter.  (The cells of a closure cannot be exchanged; their contents are guarded.)
+NAMESPACES = frozenset(["__globals__", "__dict__", "__builtins__", "__closure__"])
+
+
+@attrs.frozen
+class TensorMetadata:
+    """What a program compiled for a tensor of fixed sizes relies on."""
+
+    kind: type
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+    requires_grad: bool
+    layout: torch.layout
+
+    @classmethod
+    def of(cls, tensor: torch.Tensor) -> TensorMetadata:
+        return cls(
+            type(tensor), tuple(tensor.shape), tensor.dtype, tensor.device, tensor.requires_grad, tensor.layout
+        )
+
+    def matches(self, tensor: object) -> bool:
+        return (
+            type(tensor) is self.kind
+            and tensor.shape == self.shape
+            and tensor.dtype is self.dtype
+            and tensor.requires_grad is self.requires_grad
+            and tensor.device == self.device
+            and tensor.layout is self.layout
+        )
+
+
+@attrs.frozen
+class Guard:
+    """The value at ``path`` must freeze to ``frozen`` (or be absent)."""
+
+    path: Path
+    frozen: object
+
+    def holds(self, fn: Any, args: tuple, kwargs: dict) -> bool:
+        """The slow and simple way to ask; for reports."""
+        try:
+            parent = _fetch(self.path[1], fn, args, kwargs) if self.path[0] in ("attr", "item") else None
+            value = _fetch(self.path, fn, args, kwargs)
+        except Exception:
+            return self.frozen is Absent.ABSENT
+        if isinstance(self.frozen, TensorMetadata):
+            return self.frozen.matches(value)
+        return self.frozen is not Absent.ABSENT and freeze(value, parent) == self.frozen
+
+    @classmethod
+    def absent(cls, path: Path) -> Guard:
+        return cls(path, Absent.ABSENT)
+
+    @classmethod
+    def tensor(cls, path: Path, tensor: torch.Tensor) -> Guard:
+        return cls(path, TensorMetadata.of(tensor))
+
+
+def _fetch(path: Path, fn: Any, args: tuple, kwargs: dict) -> Any:
+    kind = path[0]
+    if kind == "object":
+        return path[1].value
+    if kind in ("attr", "item"):
+        parent = _fetch(path[1], fn, args, kwargs)
+        return getattr(parent, path[2]) if kind == "attr" else parent[path[2]]
+    return {"fn": fn, "args": args, "kwargs": kwargs}[kind]
+
+
+class PathCode:
+    """Python statements that fetch the values at paths, each part of a path once.
+
+    Text is made of fixed words and numbered names only; whatever comes from the program (keys,
+    constants) is bound by name in ``constants``.  An attribute name is written out when it is an
+    identifier.
+    """
+
+    def __init__(self, prefix: str = "p") -> None:
+        self.lines: list[str] = []
+        self.constants: dict[str, Any] = {}
+        self._names: dict[Path, str] = {("fn",): "fn", ("args",): "args", ("kwargs",): "kwargs"}
+        self._prefix = prefix
+
+    def bind(self, value: Any) -> str:
+        name = f"{self._prefix}c{len(self.constants)}"
+        self.constants[name] = value
+        return name
+
+    def fetch(self, path: Path) -> str:
+        """The name of the local variable that holds the value at ``path``."""
+        name = self._names.get(path)
+        if name is None:
+            expression = self.expression(path)
+            name = self._names[path] = f"{self._prefix}{len(self._names)}"
+            self.lines.append(f"{name} = {expression}")
+        return name
+
+    def expression(self, path: Path) -> str:
+        known = self._names.get(path)
+        if known is not None:
+            return known
+        kind = path[0]
+        if kind == "object":
+            return self.bind(path[1].value)
+        parent = self.fetch(path[1])
+        if kind == "attr":
+            return self.attribute(parent, path[2])
+        key = path[2]
+        return f"{parent}[{key if type(key) is int else self.bind(key)}]"
+
+    def attribute(self, parent: str, name: str) -> str:
+        if name.isidentifier() and not keyword.iskeyword(name) and name.isascii():
+            return f"{parent}.{name}"
+        return f"getattr({parent}, {self.bind(name)})"
+
+    def alias(self, path: Path, name: str) -> None:
+        self._names[path] = name
+
+
+def guard_lines(code: PathCode, guards: Mapping[Path, Guard], fail: str) -> None:
+    """Append to ``code`` the checks of ``guards``; ``fail`` is the statement on a mismatch."""
+    code.constants.setdefault("freeze", freeze)
+    code.constants.setdefault("Absent", Absent.ABSENT)
+    for path, guard in guards.items():
+        frozen = guard.frozen
+        if frozen is Absent.ABSENT:
+            parent = code.fetch(path[1])
+            name = code.bind(path[2])
+            code.lines.append(f"if getattr({parent}, {name}, Absent) is not Absent: {fail}")
+            continue
+        value = code.fetch(path)
+        condition = _condition(code, path, value, frozen)
+        if condition:
+            code.lines.append(f"if {condition}: {fail}")
+
+
+def _condition(code: PathCode, path: Path, value: str, frozen: Any) -> str:
+    """The condition under which the guard fails."""
+    if frozen is None:
+        return f"{value} is not None"
+    if isinstance(frozen, TensorMetadata):
+        return f"not {code.bind(frozen.matches)}({value})"
+    if isinstance(frozen, Box):
+        return f"{value} is not {code.bind(frozen.value)}"
+    if isinstance(frozen, tuple) and len(frozen) == 2 and frozen[0] is bool:
+        return f"{value} is not {frozen[1]}"
+    if isinstance(frozen, tuple) and len(frozen) == 2 and frozen[0] in (int, str):
+        kind = frozen[0].__name__
+        return f"type({value}) is not {kind} or {value} != {code.bind(frozen[1])}"
+    if isinstance(frozen, tuple) and frozen[0] is torch.Tensor:
+        return f"type({value}) is not {code.bind(frozen[1])}"
+    if isinstance(frozen, tuple) and len(frozen) == 2 and frozen[0] in (dict, list, tuple) and not frozen[1]:
+        return f"{value} or type({value}) is not {code.bind(frozen[0])}"
+    parent = code.fetch(path[1]) if path[0] in ("attr", "item") else "None"
+    return f"freeze({value}, {parent}) != {code.bind(frozen)}"
+

@@ -1,0 +1,117 @@
+"""The specialization key of an entry: what a call must look like to be served by it.
+
+Knows nothing of thunder, nor of how a key is looked up.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import attrs
+
+from speckey import symbols
+from speckey.recorder import Fact
+
+_SIZE = re.compile(r"\bs(\d+)_(\d+)\b")
+
+
+@attrs.frozen
+class Names:
+    """How tensors and other arguments are called in the user's signature."""
+
+    tensors: tuple[str, ...]
+
+    def text(self, code: str) -> str:
+        """Source of an expression with ``a.shape[0]`` for ``s0_0``."""
+        return _SIZE.sub(lambda m: f"{self.tensors[int(m[1])]}.shape[{m[2]}]", code)
+
+    def fact(self, fact: Fact) -> str:
+        """One fact as the user would write it: ``a.shape[0] == 2``."""
+        test, outcome = fact.test, fact.outcome
+        text = self.text(test.code)
+        if test.kind is not bool:
+            return f"{text} == {outcome!r}"
+        if outcome:
+            return text
+        opposite = {"eq0": (" == ", " != "), "ge0": (" >= ", " < ")}.get(test.op)
+        if opposite and text.count(opposite[0]) == 1:
+            return text.replace(*opposite)
+        return f"not ({text})"
+
+
+@attrs.frozen
+class SpecKey:
+    """What was looked at when a program was compiled, and how it came out.
+
+    Attributes:
+        signature: everything that is not a size, of the arguments and of the state of torch (hashable).
+        size_one: which dimensions were compared with 1, and the answers.
+        broadcast: which dimensions were compared with each other, and the answers.
+        branches: every other question about sizes that tracing asked, and the answers.
+
+    Facts are in canonical order: keys of two entries are equal when they say the same.
+    """
+
+    signature: tuple
+    size_one: tuple[Fact, ...]
+    broadcast: tuple[Fact, ...]
+    branches: tuple[Fact, ...]
+    arguments: tuple[str, ...] = attrs.field(eq=False, repr=False, default=())
+    names: Names = attrs.field(eq=False, repr=False, default=Names(()))
+
+    @classmethod
+    def of(cls, signature: tuple, facts: Iterable[Fact], arguments: tuple[str, ...], names: Names) -> SpecKey:
+        parts: dict[str, list[Fact]] = {"size_one": [], "broadcast": [], "branches": []}
+        for fact in sorted(facts, key=lambda f: (len(f.test.code), f.test.code)):
+            parts[_part(fact.test)].append(fact)
+        return cls(signature, **{k: tuple(v) for k, v in parts.items()}, arguments=arguments, names=names)
+
+    @property
+    def facts(self) -> tuple[Fact, ...]:
+        return self.size_one + self.broadcast + self.branches
+
+    def __str__(self) -> str:
+        lines = ["signature:  " + ("\n            ".join(self.arguments) or "no arguments")]
+        for title, facts in (
+            ("size one", self.size_one),
+            ("broadcast", self.broadcast),
+            ("branches", self.branches),
+        ):
+            if facts:
+                lines.append(f"{title + ':':<12}" + "\n            ".join(map(self.names.fact, facts)))
+        return "\n".join(lines)
+
+
+def _part(test: symbols.Expr) -> str:
+    if test.op == "eq0":
+        terms = test.args[0]
+        if isinstance(terms, symbols.Expr) and terms.op == "poly":
+            monomials = dict(terms.args)
+            sizes = [m for m in monomials if len(m) == 1 and m[0].op == "size"]
+            if len(sizes) == len([m for m in monomials if m]):
+                if len(sizes) == 1 and monomials.get(()) == -1 and abs(monomials[sizes[0]]) == 1:
+                    return "size_one"
+                if len(sizes) == 2 and () not in monomials and sum(monomials.values()) == 0:
+                    return "broadcast"
+    return "branches"
+
+
+def path_text(path: tuple, parameters: Mapping[tuple, str]) -> str:
+    """A path in the arguments as the user would write it: ``batch['ids']``."""
+    known = parameters.get(path)
+    if known is not None:
+        return known
+    kind: str = path[0]
+    if kind == "item":
+        return f"{path_text(path[1], parameters)}[{path[2]!r}]"
+    if kind == "attr":
+        return f"{path_text(path[1], parameters)}.{path[2]}"
+    if kind == "object":
+        return _object_text(path[1].value)
+    return kind
+
+
+def _object_text(value: Any) -> str:
+    return getattr(value, "__qualname__", None) or type(value).__name__

@@ -1,0 +1,117 @@
+"""What one tracing learned: facts about sizes, and values read from outside the arguments.
+
+Filled by ``thunder_hooks`` while thunder traces and compiles; knows nothing of thunder itself.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from types import BuiltinMethodType, MethodType, ModuleType
+
+import attrs
+
+from speckey import symbols
+from speckey.guards import NAMESPACES, Guard, Path, freeze
+from speckey.symbols import Expr, Value
+
+
+@attrs.frozen
+class Fact:
+    """``test`` came out as ``outcome``; ``where`` is the user's line that asked ("model.py:12")."""
+
+    test: Expr
+    outcome: object
+    where: str = attrs.field(default="", eq=False)
+
+
+class Inconsistent(Exception):
+    """A recorded outcome contradicts what the sizes say: this tracing cannot be trusted."""
+
+
+class Recorder:
+    """Collects the facts of one tracing, each in canonical form and none that earlier ones imply."""
+
+    def __init__(self, sizes: Mapping[str, int]) -> None:
+        self.facts: list[Fact] = []
+        self.guards: dict[Path, Guard] = {}
+        self._sizes = sizes
+        self._knowledge = symbols.Knowledge()
+        self._seen: set[tuple[str, object]] = set()
+
+    # -- facts -------------------------------------------------------------------------------------
+
+    def value(self, expr: Value, value: object, where: str = "") -> None:
+        """Tracing read the concrete value of ``expr``."""
+        self._record(expr, value, where)
+
+    def truth(self, expr: Value, value: object, where: str = "") -> None:
+        """Tracing branched on ``bool(expr)``; ``value`` is the concrete value of ``expr``."""
+        self._record(symbols.to_bool(expr), bool(value), where)
+
+    def nonzero(self, expr: Value, value: object, where: str = "") -> None:
+        """Tracing divided by ``expr``: whether that raises depends on it being zero."""
+        if isinstance(expr, Expr):
+            self._record(symbols.to_bool(expr), bool(value), where)
+
+    def _record(self, expr: Value, outcome: object, where: str) -> None:
+        if not isinstance(expr, Expr):
+            return
+        asked = (expr.code, outcome)
+        if asked in self._seen:
+            return
+        self._seen.add(asked)
+        todo = [(expr, outcome)]
+        while todo:
+            test, outcome = todo.pop(0)
+            simpler = self._knowledge.simplify(test)
+            split = symbols.canonical_test(simpler, outcome)
+            if len(split) > 1:
+                todo = split + todo
+                continue
+            ((test, outcome),) = split
+            if not isinstance(test, Expr):
+                if test != outcome:
+                    raise Inconsistent(f"{expr.code} was {outcome!r}, but the facts before it say {test!r}")
+                continue
+            if symbols.evaluate(test, self._sizes) != outcome:
+                raise Inconsistent(f"{test.code} was {outcome!r} while tracing, but is not")
+            self.facts.append(Fact(test, outcome, where))
+            self._knowledge.learn(test, outcome)
+
+    # -- values from outside the arguments -----------------------------------------------------------
+
+    def read(self, path: Path, parent: object, value: object) -> None:
+        """Tracing read ``value`` at ``path`` (an attribute or item of ``parent``)."""
+        if path in self.guards or (path[0] == "attr" and path[2] in NAMESPACES) or _is_library(parent):
+            return
+        self.guards[path] = Guard(path, freeze(value, parent))
+
+    def read_tensor(self, path: Path, tensor: object) -> None:
+        """A tensor from outside (a parameter, a buffer, a global) is an input with fixed metadata."""
+        self.guards[path] = Guard.tensor(path, tensor)
+
+    def missed(self, path: Path, parent: object) -> None:
+        """Tracing asked for an attribute that is not there."""
+        if path not in self.guards and not _is_library(parent):
+            self.guards[path] = Guard.absent(path)
+
+
+# Reason for not guarding these: they do not change while a program runs, and a model reads hundreds
+# of names off them.  A program that patches torch or the standard library between calls is told so in
+# the documented limits.
+_LIBRARIES = frozenset(sys.stdlib_module_names) | {"torch", "thunder", "builtins", "numpy"}
+
+
+def _is_library(parent: object) -> bool:
+    if isinstance(parent, dict):  # the globals of a function
+        name = parent.get("__name__") if "__builtins__" in parent else None
+    elif isinstance(parent, ModuleType):
+        name = parent.__name__
+    elif isinstance(parent, type) or (callable(parent) and hasattr(parent, "__code__")):
+        name = getattr(parent, "__module__", None)
+    elif isinstance(parent, (MethodType, BuiltinMethodType)):
+        return _is_library(getattr(parent, "__func__", None) or type(parent.__self__))
+    else:
+        return False
+    return isinstance(name, str) and name.partition(".")[0] in _LIBRARIES and name != "__main__"

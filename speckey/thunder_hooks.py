@@ -1,0 +1,880 @@
+"""All contact with thunder's internals: watch a tracing, compile an entry, run one.
+
+The patches below are put in place once, at import, and do nothing unless a speckey tracing is going
+on in the current context.  They make every read of a symbolic number's concrete value a fact, unless
+the reader is known to compute with it only: an unknown reader costs an entry, never a wrong result.
+Knows nothing of tables or of how a call is looked up.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import functools
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar
+from numbers import Number
+from types import BuiltinMethodType, CodeType, GetSetDescriptorType, MethodWrapperType
+from typing import Any
+
+import attrs
+import torch
+
+from speckey import symbols
+from speckey.guards import Box, Path
+from speckey.recorder import Recorder
+from speckey.symbols import Expr, Unsupported, Value
+from speckey.thunder_import import thunder
+
+from thunder.core import baseutils, interpreter, jit_ext, langctxs, prims, proxies, symbol, transform_common, update_aliases  # isort: skip
+from thunder.core.compile_data import compile_data_and_stats, get_compile_data
+from thunder.core.interpreter import ProvenanceRecord, PseudoInst, WrappedValue
+from thunder.core.options import CACHE_OPTIONS
+from thunder.core.proxies import AnyProxy, NumberProxy, Proxy, TensorProxy
+from thunder.core.trace import get_tracectx, is_tracing
+from thunder.executors.torch_autograd import connect_to_autograd
+
+__all__ = [
+    "Program",
+    "Tracing",
+    "attach_backward",
+    "compile_program",
+    "is_tracing",
+    "no_grad_sync",
+    "original_jit",
+    "replace_jit",
+    "run_prologue",
+]
+
+
+# -- one tracing -----------------------------------------------------------------------------------
+
+
+class Unsafe(Exception):
+    """The symbolic tracing took a way that the program would not have taken with plain numbers."""
+
+
+@attrs.define(eq=False)
+class Tracing:
+    """What the hooks need to know while one call is traced and compiled."""
+
+    recorder: Recorder
+    symbolic: bool  # False: sizes are plain numbers, only reads from outside are recorded
+    tensors: Mapping[Path, int]  # where the tensors with free sizes are found -> their position
+    structured: frozenset[Path]  # what the signature covers
+    values: list[torch.Tensor]
+    silent: int = 0  # > 0 while a known reader computes
+    exceptions: list[str] = attrs.field(factory=list)
+
+    @contextlib.contextmanager
+    def computing(self) -> Iterator[None]:
+        self.silent += 1
+        try:
+            yield
+        finally:
+            self.silent -= 1
+
+
+_tracing: ContextVar[Tracing | None] = ContextVar("speckey_tracing", default=None)
+
+
+@contextlib.contextmanager
+def _watch(tracing: Tracing) -> Iterator[None]:
+    token = _tracing.set(tracing)
+    try:
+        yield
+    finally:
+        _tracing.reset(token)
+
+
+def _symbolic_tracing() -> Tracing | None:
+    tracing = _tracing.get()
+    return tracing if tracing is not None and tracing.symbolic and not tracing.silent else None
+
+
+# -- the user's line -------------------------------------------------------------------------------
+
+_THUNDER_ROOT = os.path.dirname(os.path.abspath(thunder.__file__)) + os.sep
+
+
+def _where() -> str:
+    """The line of the user's program that is being traced, as ``model.py:12``."""
+    ctx = interpreter._interpreterruntimectx.get(None)
+    if ctx is not None:
+        for frame in reversed(ctx.frame_stack):
+            file = frame.code.co_filename
+            if not file.startswith(_THUNDER_ROOT) and os.sep + "torch" + os.sep not in file and frame.positions:
+                return f"{os.path.basename(file)}:{frame.positions.lineno}"
+    return ""
+
+
+# -- expressions on number proxies -----------------------------------------------------------------
+
+_EXPR = "_speckey_expr"
+
+
+def _expr(number: object) -> Value | None:
+    """The expression of a number or number proxy; None when its value is not known while tracing."""
+    if isinstance(number, NumberProxy):
+        expr = number.__dict__.get(_EXPR)
+        return number.__dict__.get("value") if expr is None else expr
+    return number if isinstance(number, (int, float)) else None
+
+
+def _is_symbolic(number: object) -> bool:
+    return isinstance(number, NumberProxy) and isinstance(number.__dict__.get(_EXPR), Expr)
+
+
+def _concrete(value: object) -> object:
+    """The plain number behind a proxy; reading it is a fact."""
+    return value.value if isinstance(value, NumberProxy) else value
+
+
+def _concrete_deep(value: object) -> object:
+    if isinstance(value, NumberProxy):
+        return value.value
+    if type(value) in (tuple, list):
+        return type(value)(_concrete_deep(v) for v in value)
+    return value
+
+
+def _holds_symbolic(value: object) -> bool:
+    return _is_symbolic(value) or (type(value) in (tuple, list) and any(_holds_symbolic(v) for v in value))
+
+
+def _code_of(function: Callable, *nested: str) -> CodeType:
+    code = function.__code__
+    for name in nested:
+        code = next(c for c in code.co_consts if isinstance(c, CodeType) and c.co_name == name)
+    return code
+
+
+# Readers of a symbolic number's concrete value that compute with it, or do not let it out.
+# Everyone else decides: what it read becomes a fact.
+_COMPUTING: dict[CodeType, str] = {
+    _code_of(NumberProxy.known_value): "asks whether there is a value, not which",
+    _code_of(NumberProxy.make_static_constrained): "asks whether there is a value, not which",
+    _code_of(transform_common.remove_duplicate_number_proxies, "keep_or_swap"): (
+        "puts the value in the place of an output that is printed as '_' and not used"
+    ),
+}
+# Readers whose own reading means nothing; their caller's does.
+_TRUTH = _code_of(NumberProxy.__bool__)
+_HASH = _code_of(NumberProxy.__hash__)
+# A number is looked up in a set that holds no numbers: the answer is False whatever its value.
+_HASHING: dict[CodeType, str] = {
+    _code_of(baseutils.is_base_printable_type): "a table of types",
+    _code_of(baseutils.is_base_printable_literal): "a table of dtypes and devices",
+}
+
+
+class _NumberValue:
+    """``NumberProxy.value`` as a data descriptor: reading a symbolic number's value is a fact."""
+
+    def __get__(self, number, owner=None):
+        if number is None:
+            return self
+        try:
+            value = number.__dict__["value"]
+        except KeyError:
+            raise AttributeError("value") from None
+        tracing = _symbolic_tracing()
+        if tracing is None or value is None:
+            return value
+        expr = number.__dict__.get(_EXPR)
+        if not isinstance(expr, Expr):
+            return value
+        frame = sys._getframe(1)
+        code = frame.f_code
+        if code in _COMPUTING or (code is _HASH and frame.f_back.f_code in _HASHING):
+            return value
+        if code is _TRUTH:
+            tracing.recorder.truth(expr, value, _where())
+        else:
+            tracing.recorder.value(expr, value, _where())
+        return value
+
+    def __set__(self, number, value):
+        number.__dict__["value"] = value
+
+
+def _carry_expression(replace: Callable) -> Callable:
+    """``replace`` builds a new proxy of the same number: it keeps the expression."""
+
+    @functools.wraps(replace)
+    def replace_(self, **changes):
+        tracing = _symbolic_tracing()
+        if tracing is None:
+            return replace(self, **changes)
+        with tracing.computing():
+            new = replace(self, **changes)
+        if "value" not in changes and _EXPR in self.__dict__:
+            new.__dict__[_EXPR] = self.__dict__[_EXPR]
+        return new
+
+    return replace_
+
+
+def _silently(printer: Callable) -> Callable:
+    """``type_string`` writes the comments of a trace, which no one decides by."""
+
+    @functools.wraps(printer)
+    def printer_(self):
+        tracing = _symbolic_tracing()
+        if tracing is None:
+            return printer(self)
+        with tracing.computing():
+            return printer(self)
+
+    return printer_
+
+
+# -- operations on numbers -------------------------------------------------------------------------
+
+
+def _c_division(tracing: Tracing, a: Value, b: Value, values: tuple) -> Value:
+    """thunder's ``prims.div``: true division of floats, truncating division of integers."""
+    tracing.recorder.nonzero(b, values[1], _where())
+    if symbols.kind_of(a) is float or symbols.kind_of(b) is float:
+        return symbols.truediv(a, b)
+    if symbols.bounds(a)[0] >= 0 and symbols.bounds(b)[0] >= 0:
+        return symbols.floordiv(a, b)
+    raise Unsupported("truncating division of numbers that may be negative")
+
+
+def _checked(build: Callable[[Value, Value], Value]) -> Callable:
+    """Division and remainder raise for 0, and a program may catch that: whether it is 0 is a fact."""
+
+    def build_(tracing: Tracing, a: Value, b: Value, values: tuple) -> Value:
+        tracing.recorder.nonzero(b, values[1], _where())
+        return build(a, b)
+
+    return build_
+
+
+def _plain(build: Callable[..., Value]) -> Callable:
+    return lambda tracing, *args: build(*args[:-1])
+
+
+def _convert(tracing: Tracing, a: Value, kind: object, values: tuple) -> Value:
+    try:
+        return {int: symbols.to_int, float: symbols.to_float, bool: symbols.to_bool}[kind](a)
+    except (KeyError, TypeError):
+        raise Unsupported("conversion") from None
+
+
+def _power(tracing: Tracing, a: Value, b: Value, values: tuple) -> Value:
+    if isinstance(b, Expr):
+        raise Unsupported("power")
+    return symbols.power(a, b)
+
+
+def _invert(a: Value) -> Value:
+    # ~n is -n - 1, also for a bool; prims.bitwise_not of a bool is something else in thunder's torch
+    # language, so that it stays a fact about the value.
+    if symbols.kind_of(a) is not int:
+        raise Unsupported("bitwise_not")
+    return symbols.sub(symbols.neg(a), 1)
+
+
+# Prims whose result on numbers has an exact word in the expression language.  Of any other prim the
+# arguments' values become facts, because its meta function reads them.
+_P = prims.PrimIDs
+_NUMBER_OPERATIONS: dict[Any, Callable[..., Value]] = {
+    _P.ADD: _plain(symbols.add),
+    _P.SUB: _plain(symbols.sub),
+    _P.MUL: _plain(symbols.mul),
+    _P.NEG: _plain(symbols.neg),
+    _P.DIV: _c_division,
+    _P.PY_FLOORDIV: _checked(symbols.floordiv),
+    _P.REMAINDER: _checked(symbols.mod),
+    _P.POW: _power,
+    _P.EQ: _plain(symbols.eq),
+    _P.NE: _plain(symbols.ne),
+    _P.LT: _plain(symbols.lt),
+    _P.LE: _plain(symbols.le),
+    _P.GT: _plain(symbols.gt),
+    _P.GE: _plain(symbols.ge),
+    _P.BITWISE_AND: _plain(symbols.and_),
+    _P.BITWISE_OR: _plain(symbols.or_),
+    _P.BITWISE_XOR: _plain(symbols.xor),
+    _P.BITWISE_NOT: _plain(_invert),
+    _P.ABS: _plain(symbols.absolute),
+    _P.PY_ABS: _plain(symbols.absolute),
+    _P.SIGNBIT: _plain(lambda a: symbols.lt(a, 0)),
+    _P.CEIL: _plain(functools.partial(symbols.rounded, "ceil")),
+    _P.FLOOR: _plain(functools.partial(symbols.rounded, "floor")),
+    _P.TRUNC: _plain(functools.partial(symbols.rounded, "trunc")),
+    _P.CONVERT_ELEMENT_TYPE: _convert,
+}
+
+_symbol_call = symbol.Symbol.__call__
+
+
+def _call_symbol(self, *args, **kwargs):
+    """``Symbol.__call__``, giving the number that it returns its expression."""
+    tracing = _symbolic_tracing()
+    if tracing is None:
+        return _symbol_call(self, *args, **kwargs)
+    build = _NUMBER_OPERATIONS.get(self.id)
+    if build is None or kwargs or not any(_is_symbolic(a) for a in args):
+        return _symbol_call(self, *args, **kwargs)
+    converts = self.id is _P.CONVERT_ELEMENT_TYPE
+    exprs = [a if converts and i else _expr(a) for i, a in enumerate(args)]
+    if any(e is None for e in exprs):
+        return _symbol_call(self, *args, **kwargs)
+    try:
+        with tracing.computing():
+            values = tuple(_concrete(a) for a in args)
+        expr = build(tracing, *exprs, values)
+    except Unsupported:
+        return _symbol_call(self, *args, **kwargs)
+    with tracing.computing():
+        result = _symbol_call(self, *args, **kwargs)
+    if not isinstance(result, NumberProxy):
+        raise Unsafe(f"{self.name} of a symbolic number is not a number")
+    if type(result.__dict__["value"]) is not symbols.kind_of(expr):
+        raise Unsafe(f"{self.name} gave a {type(result.__dict__['value']).__name__}")
+    result.__dict__[_EXPR] = expr
+    return result
+
+
+_binary_helper = NumberProxy._elementwise_binary_helper
+_unary_helper = NumberProxy._elementwise_unary_helper
+
+_BINARY_METHODS = frozenset(
+    "add sub mul floor_divide mod true_divide eq ne lt le gt ge bitwise_and bitwise_or bitwise_xor".split()
+)
+_UNARY_METHODS = frozenset("abs neg ceil floor trunc bitwise_not".split())
+_AS_PYTHON_HAS_IT = {"floor_divide": prims.py_floordiv, "mod": prims.remainder}
+
+
+def _elementwise_binary(a, b, name, fn, type_promotion_kind=None):
+    """Operators of number proxies, without reading their values first.
+
+    ``//`` and ``%`` of integers become one prim with Python's meaning instead of thunder's dozen.
+    What has no exact expression is computed from the concrete numbers, which makes them facts.
+    """
+    tracing = _symbolic_tracing()
+    if tracing is None or not (_is_symbolic(a) or _is_symbolic(b)) or get_tracectx() is None:
+        return _binary_helper(a, b, name, fn, type_promotion_kind)
+    if isinstance(a, TensorProxy) or isinstance(b, TensorProxy):
+        return langctxs.resolve_method(name, a, b)(a, b)
+    baseutils.check_type(b, (Number, NumberProxy))
+    ea, eb = _expr(a), _expr(b)
+    if ea is not None and eb is not None:
+        integers = all(symbols.kind_of(e) in (int, bool) for e in (ea, eb))
+        if name in _AS_PYTHON_HAS_IT and integers:
+            return _AS_PYTHON_HAS_IT[name](_as_int(a), _as_int(b))
+        if name == "pow" and integers and type(b) is int and 0 <= b <= 8:
+            return prims.pow(_as_int(a), b)
+        if name in _BINARY_METHODS and (method := langctxs.resolve_method(name, a, b)) is not None:
+            return method(a, b)
+    return fn(_concrete(a), _concrete(b))
+
+
+def _as_int(number):
+    expr = _expr(number)
+    return prims.convert_element_type(number, int) if symbols.kind_of(expr) is bool else number
+
+
+def _elementwise_unary(a, name, fn, type_promotion_kind=None):
+    tracing = _symbolic_tracing()
+    if tracing is None or not _is_symbolic(a) or get_tracectx() is None:
+        return _unary_helper(a, name, fn, type_promotion_kind)
+    if name in _UNARY_METHODS and symbols.kind_of(_expr(a)) is not bool:
+        method = langctxs.resolve_method(name, a)
+        if method is not None:
+            return method(a)
+    return fn(_concrete(a))
+
+
+def _number_text(self) -> str:
+    if _symbolic_tracing() is not None and _is_symbolic(self):
+        return str(_concrete(self))
+    return repr(self)
+
+
+def _number_format(self, spec: str) -> str:
+    if _symbolic_tracing() is not None and _is_symbolic(self):
+        return format(_concrete(self), spec)
+    return object.__format__(self, spec)
+
+
+def _number_repr(original: Callable) -> Callable:
+    """A program that prints a size must see the number, and what it sees is a fact."""
+
+    @functools.wraps(original)
+    def repr_(self):
+        if _symbolic_tracing() is not None and _is_symbolic(self):
+            return repr(_concrete(self))
+        return original(self)
+
+    return repr_
+
+
+def _number_attribute(self, name: str):
+    """``n.bit_length`` and whatever else numbers have and number proxies lack."""
+    if _symbolic_tracing() is not None and _is_symbolic(self) and hasattr(self.python_type, name):
+        return getattr(_concrete(self), name)
+    raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
+
+
+def _by_value(name: str) -> Callable:
+    """An operator that number proxies do not implement, on the concrete numbers."""
+
+    def operate(self, *others):
+        if _symbolic_tracing() is None:
+            raise NotImplementedError
+        return getattr(_concrete(self), name)(*(_concrete(o) for o in others))
+
+    operate.__name__ = operate.__qualname__ = name
+    return operate
+
+
+# -- values that a program reads -------------------------------------------------------------------
+
+
+def _path(provenance: ProvenanceRecord) -> Path | None:
+    """How to get at a value again, from where thunder's interpreter says that it came from."""
+    cached = provenance.__dict__.get("_speckey_path", 0)
+    if cached != 0:
+        return cached
+    path = provenance.__dict__["_speckey_path"] = _compute_path(provenance)
+    return path
+
+
+def _compute_path(provenance: ProvenanceRecord) -> Path | None:
+    inst, inputs = provenance.inst, provenance.inputs
+    if inst is PseudoInst.INPUT_FN:
+        return ("fn",)
+    if inst is PseudoInst.INPUT_ARGS:
+        return ("args",)
+    if inst is PseudoInst.INPUT_KWARGS:
+        return ("kwargs",)
+    if inst is PseudoInst.CONSTANT:
+        return ("object", Box(provenance.value))
+    if inst is PseudoInst.LOAD_ATTR:
+        return _step("attr", inputs[0], inputs[1])
+    if inst is PseudoInst.BINARY_SUBSCR:
+        return _step("item", inputs[0], inputs[1])
+    if inst is PseudoInst.OPAQUE and inputs[0].inst is PseudoInst.CONSTANT:
+        function, arguments = inputs[0].value, inputs[1].inputs
+        if getattr(function, "__name__", "") == "__getitem__" and len(arguments) == 2:
+            return _step("item", arguments[1], arguments[0])
+        if function == GetSetDescriptorType.__get__ and len(arguments) == 3:
+            name = ProvenanceRecord(PseudoInst.CONSTANT, inputs=[], value=arguments[2].value.__name__)
+            return _step("attr", arguments[1], name)
+    return None
+
+
+def _step(kind: str, parent: ProvenanceRecord, key: ProvenanceRecord) -> Path | None:
+    if key.inst is not PseudoInst.CONSTANT or not isinstance(key.value, (str, int, type(None))):
+        return None
+    above = _path(parent)
+    return None if above is None else (kind, above, key.value)
+
+
+def _read_path(obj: WrappedValue, kind: str, key: object) -> Path | None:
+    """The path of ``obj.key`` or ``obj[key]``, or None where no guard is needed.
+
+    None for what the signature covers, and for objects that the program itself made while it was traced.
+    """
+    if isinstance(obj.value, Proxy) and not isinstance(obj.value, AnyProxy):
+        return None
+    if not isinstance(key, (str, int, type(None))):
+        return None
+    above = _path(obj.provenance)
+    if above is None or _is_thunders_own(above):
+        if jit_ext.is_created_during_tracing(obj.provenance) or obj.provenance.inst in _MADE_BY_PROGRAM:
+            return None
+        if not hasattr(obj.value, "__dict__") or _is_thunders_own(("object", Box(obj.value))):
+            return None  # a plain container or number from an opaque function, whose source is guarded
+        above = ("object", Box(obj.value))
+    if above[0] == "object" and isinstance(above[1].value, (tuple, str, frozenset)):
+        return None  # a constant of the program
+    path = (kind, above, key)
+    if kind == "item" and above[0] == "attr" and above[2] == "__dict__" and isinstance(key, str):
+        source = obj.provenance.inputs[0] if obj.provenance.inst is PseudoInst.LOAD_ATTR else None
+        if source is not None and source.ext_flag & jit_ext.EXT_FLAG_IS_MODULE:
+            path = ("attr", above[1], key)  # as thunder's prologue has it; mostly read both ways
+    tracing = _tracing.get()
+    return None if tracing is None or path in tracing.structured or above in tracing.structured else path
+
+
+def _is_thunders_own(path: Path) -> bool:
+    """Whether the path starts at one of the functions by which thunder's interpreter works."""
+    while path[0] in ("attr", "item"):
+        path = path[1]
+    return path[0] == "object" and str(getattr(path[1].value, "__module__", "")).startswith("thunder.")
+
+
+_MADE_BY_PROGRAM = frozenset(
+    [PseudoInst.NEW, PseudoInst.BUILD_TUPLE, PseudoInst.BUILD_DICT, PseudoInst.BUILD_NAMEDTUPLE, PseudoInst.SUPER]
+)
+_wrap_attribute = interpreter.wrap_attribute
+_wrap_binary_subscr = interpreter.wrap_binary_subscr
+# How thunder's interpreter finds methods; what they read has guards.
+_PLUMBING = frozenset(["__getattr__", "__getattribute__", "__call__", "__func__", "__self__", "__class__", "__code__"])
+
+
+def _is_builtin_method(value: object, owner: object) -> bool:
+    """A method of a type written in C, which cannot be exchanged."""
+    return isinstance(value, (BuiltinMethodType, MethodWrapperType)) and value.__self__ is owner
+
+
+def _wrap_attribute_read(plain_result, obj, name):
+    tracing = _tracing.get()
+    if (
+        tracing is not None
+        and name.value not in _PLUMBING
+        and not isinstance(plain_result, Proxy)
+        and not _is_builtin_method(plain_result, obj.value)
+    ):
+        path = _read_path(obj, "attr", name.value)
+        if path is not None:
+            tracing.recorder.read(path, obj.value, plain_result)
+    return _wrap_attribute(plain_result, obj, name)
+
+
+def _wrap_item_read(uvalue, obj, key):
+    tracing = _tracing.get()
+    if tracing is not None and not isinstance(uvalue, Proxy):
+        path = _read_path(obj, "item", interpreter.unwrap(key))
+        if path is not None:
+            tracing.recorder.read(path, obj.value, uvalue)
+    return _wrap_binary_subscr(uvalue, obj, key)
+
+
+def _missed_attribute(obj: WrappedValue, name: object) -> None:
+    tracing = _tracing.get()
+    if tracing is not None and isinstance(name, str):
+        path = _read_path(obj, "attr", name)
+        if path is not None and not hasattr(obj.value, name):
+            tracing.recorder.missed(path, obj.value)
+
+
+_Base = jit_ext.JitCtx
+
+
+class _RecordingJitCtx(_Base):
+    """Decides what is symbolic: sizes of tensor arguments are, everything else is constant."""
+
+    def proxify(self, value):
+        tracing = _tracing.get()
+        if tracing is None or isinstance(value.value, Proxy) or value.original_value is not value.nothing:
+            return super().proxify(value)
+        tensor = value.value
+        path = _path(value.provenance)
+        if isinstance(tensor, torch.Tensor):
+            index = tracing.tensors.get(path) if tracing.symbolic and path is not None else None
+            if index is not None and tracing.values[index] is tensor:
+                proxy = super().proxify(value)
+                for dim, length in enumerate(proxy._shape):
+                    length.__dict__[_EXPR] = symbols.size(index, dim)
+                return proxy
+            if path is not None and path not in tracing.structured:
+                tracing.recorder.read_tensor(path, tensor)
+        with _constant_values():
+            return super().proxify(value)
+
+
+@contextlib.contextmanager
+def _constant_values() -> Iterator[None]:
+    data = get_compile_data()
+    before = data.cache_option
+    data.cache_option = CACHE_OPTIONS.CONSTANT_VALUES
+    try:
+        yield
+    finally:
+        data.cache_option = before
+
+
+# -- what the interpreter does with symbolic numbers -------------------------------------------------
+
+
+def _kind_of_proxy(number: NumberProxy) -> type:
+    return number.python_type
+
+
+_lookasides = jit_ext._general_jit_lookaside_map
+_isinstance_lookaside = _lookasides[isinstance]
+_getattr_lookaside = _lookasides[getattr]
+_hasattr_lookaside = _lookasides[hasattr]
+_bool_lookaside = _lookasides[bool]
+
+
+def _computed(value: object, function: Callable, *inputs: WrappedValue) -> WrappedValue:
+    provenance = ProvenanceRecord(
+        PseudoInst.LOOKASIDE, inputs=[interpreter.wrap_const(function).provenance, *(i.provenance for i in inputs)]
+    )
+    return interpreter.wrap(value, provenance=provenance)
+
+
+def _program_asks() -> bool:
+    """Whether the question comes from the traced program, not from how thunder's interpreter works."""
+    frame = interpreter.get_interpreterruntimectx().peek_frame_stack()
+    return frame is None or not str(interpreter.unwrap(frame.globals).get("__name__", "")).startswith("thunder.")
+
+
+def _isinstance(obj, cls):
+    """A symbolic size is an int, as it is with constant values."""
+    if _symbolic_tracing() is not None and isinstance(obj.value, NumberProxy):
+        classes = interpreter.unwrap(cls)
+        if isinstance(classes, (tuple, list)):
+            classes = tuple(interpreter.unwrap(c) for c in classes)
+        return _computed(isinstance(obj.value, classes) or issubclass(obj.value.python_type, classes), isinstance, obj, cls)
+    return _isinstance_lookaside(obj, cls)
+
+
+def _type(obj, *more):
+    if not more and _symbolic_tracing() is not None and isinstance(obj.value, NumberProxy) and _program_asks():
+        return _computed(obj.value.python_type, type, obj)
+    return interpreter.default_lookaside(type)(obj, *more)
+
+
+def _getattr(obj, name, *default):
+    if (
+        _symbolic_tracing() is not None
+        and isinstance(obj.value, NumberProxy)
+        and interpreter.unwrap(name) == "__class__"
+        and _program_asks()
+    ):
+        return _computed(obj.value.python_type, type, obj)
+    result = _getattr_lookaside(obj, name, *default)
+    if _tracing.get() is not None:
+        _missed_attribute(obj, interpreter.unwrap(name))
+    return result
+
+
+def _hasattr(obj, name):
+    result = _hasattr_lookaside(obj, name)
+    if _tracing.get() is not None:
+        _missed_attribute(obj, interpreter.unwrap(name))
+    return result
+
+
+def _bool(x):
+    if _symbolic_tracing() is not None and _is_symbolic(x.value):
+        return _computed(bool(x.value), bool, x)
+    return _bool_lookaside(x)
+
+
+def _len(obj):
+    # thunder's own asks whether the length is an int, outside of the interpreted program.
+    if _symbolic_tracing() is not None and isinstance(obj.value, TensorProxy) and obj.value.ndim:
+        return interpreter.interpreter_needs_wrap(lambda t: t.shape[0])(obj)
+    return interpreter.default_lookaside(len)(obj)
+
+
+def _number_type_call(kind: type) -> Callable:
+    """``int(n)`` and ``float(n)`` of a symbolic number stay symbolic."""
+
+    def convert(number):
+        if number.python_type is kind:
+            return number
+        return prims.convert_element_type(number, kind)
+
+    return interpreter.interpreter_needs_wrap(jit_ext.record_source_loc_in_symbol_header(convert))
+
+
+_TO_INT, _TO_FLOAT = _number_type_call(int), _number_type_call(float)
+# Opaque functions that see an argument through its operators only, each of which is recorded.
+_PROTOCOL_MODULES = frozenset(["builtins", "_operator", "operator", "math", "_functools", "itertools", "_collections"])
+_general_lookaside = jit_ext.general_jit_lookaside
+
+
+def _lookaside(fn, *args, **kwargs):
+    tracing = _symbolic_tracing()
+    if tracing is None:
+        return _general_lookaside(fn, *args, **kwargs)
+    if (fn is int or fn is float) and len(args) == 1 and not kwargs and _is_symbolic(args[0].value):
+        return _TO_INT if fn is int else _TO_FLOAT
+    if fn is type:
+        return _type if len(args) == 1 else _general_lookaside(fn, *args, **kwargs)
+    if fn is len and len(args) == 1 and isinstance(args[0].value, TensorProxy):
+        return _len
+    found = _general_lookaside(fn, *args, **kwargs)
+    if found is None and interpreter.is_opaque(fn):
+        owner = getattr(fn, "__objclass__", None) or getattr(fn, "__self__", None)
+        module = getattr(fn, "__module__", None) or getattr(owner, "__module__", None)
+        if module not in _PROTOCOL_MODULES and any(_holds_symbolic(a.value) for a in (*args, *kwargs.values())):
+            return interpreter.interpreter_needs_wrap(
+                lambda *a, **k: fn(*map(_concrete_deep, a), **{n: _concrete_deep(v) for n, v in k.items()})
+            )
+    return found
+
+
+# What ends loops and attribute look-ups; no program branches on a number by it.
+_ORDINARY_EXCEPTIONS = (StopIteration, AttributeError, GeneratorExit)
+_curexc = interpreter.InterpreterRuntimeCtx.curexc
+
+
+def _note_exception(ctx, value):
+    tracing = _tracing.get()
+    if tracing is not None and value is not None and not isinstance(value, _ORDINARY_EXCEPTIONS):
+        tracing.exceptions.append(type(value).__name__)
+    _curexc.fset(ctx, value)
+
+
+def _install() -> None:
+    NumberProxy.value = _NumberValue()
+    number_classes = (NumberProxy, proxies.IntegerProxy, proxies.FloatProxy, proxies.ComplexProxy)
+    for cls in number_classes:
+        cls.replace = _carry_expression(cls.__dict__["replace"])
+    for cls in (*number_classes, TensorProxy):
+        if "type_string" in cls.__dict__:
+            cls.type_string = _silently(cls.__dict__["type_string"])
+        if cls is not TensorProxy and "__repr__" in cls.__dict__:
+            cls.__repr__ = _number_repr(cls.__dict__["__repr__"])
+    NumberProxy._elementwise_binary_helper = staticmethod(_elementwise_binary)
+    NumberProxy._elementwise_unary_helper = staticmethod(_elementwise_unary)
+    NumberProxy.__str__ = _number_text
+    NumberProxy.__format__ = _number_format
+    NumberProxy.__getattr__ = _number_attribute
+    new = [_number_text, _number_format, _number_attribute]
+    for name in ("__lshift__", "__rlshift__", "__rshift__", "__rrshift__"):
+        setattr(NumberProxy, name, _by_value(name))
+        new.append(getattr(NumberProxy, name))
+    # Methods of proxies are run, not interpreted.
+    for method in new:
+        wrapped = interpreter.interpreter_needs_wrap(jit_ext.record_source_loc_in_symbol_header(method))
+        _lookasides[method] = wrapped
+
+    symbol.Symbol.__call__ = _call_symbol
+    jit_ext.JitCtx = _RecordingJitCtx
+    jit_ext.general_jit_lookaside = _lookaside
+    interpreter.wrap_attribute = _wrap_attribute_read
+    interpreter.wrap_binary_subscr = _wrap_item_read
+    _lookasides[isinstance] = _isinstance
+    _lookasides[getattr] = _getattr
+    _lookasides[hasattr] = _hasattr
+    _lookasides[bool] = _bool
+    interpreter.InterpreterRuntimeCtx.curexc = _curexc.setter(_note_exception)
+
+
+_install()
+
+
+# -- compile and run -------------------------------------------------------------------------------
+
+
+@attrs.frozen(eq=False)
+class Program:
+    """What thunder compiled for one call."""
+
+    entry: Any  # thunder's CacheEntry
+    mutates: bool  # whether it writes into tensors it was given
+    grad_enabled_after: bool | None  # the grad mode that the program leaves behind, None if unchanged
+    inputs: tuple[Path | None, ...]  # where the computation's arguments come from
+
+
+def compile_program(
+    jfn: Any,
+    fn: Any,
+    args: tuple,
+    kwargs: dict,
+    tracing: Tracing,
+    alias_groups: Callable[[dict[Path, int]], str],
+) -> Program:
+    """Trace and compile ``fn`` for these arguments, leaving what was learned in ``tracing.recorder``.
+
+    ``alias_groups`` tells which arguments of the computation, given as path -> position, share memory.
+
+    Raises whatever thunder raises, and ``Unsafe`` when the result cannot be trusted.
+    """
+    shared_data, stats = jfn._lc_cd, jfn._lc_cs
+    data = copy.copy(shared_data)
+    data.cache_option = CACHE_OPTIONS.SYMBOLIC_VALUES if tracing.symbolic else CACHE_OPTIONS.CONSTANT_VALUES
+    data.autocast_stack = type(shared_data.autocast_stack)()
+    data.is_grad_enabled = torch.is_grad_enabled()
+    info = _cache_info(data, fn)
+
+    # The context variable stays empty, so that thunder writes no checks of it into the prologue: the
+    # signature covers all of it.
+    token = thunder._cache_info_ctx.set({})
+    try:
+        with langctxs.langctx(data.langctx), _watch(tracing):
+            prologue, computation, epilogue = shared_data.acquire_initial_trace(
+                fn, args, kwargs, data, stats, data.executors_list[0]
+            )
+            grad_enabled_after = data.is_grad_enabled
+            if tracing.symbolic and tracing.exceptions:
+                raise Unsafe(f"the program caught {', '.join(sorted(set(tracing.exceptions)))}")
+            mutates = any(update_aliases._is_inplace_op(b) for b in computation.bound_symbols)
+            inputs = tuple(_history_path(p) for p in computation.args)
+            if mutates:
+                positions = {path: i for i, path in enumerate(inputs) if path is not None}
+                info["alias_tensor_indices"] = alias_groups(positions)
+            entry = shared_data.apply_transforms_and_build_cache_entry(
+                data, stats, info, prologue, computation, epilogue
+            )
+    finally:
+        thunder._cache_info_ctx.reset(token)
+    changed = grad_enabled_after != torch.is_grad_enabled()
+    return Program(entry, mutates, grad_enabled_after if changed else None, inputs)
+
+
+def _history_path(proxy: Proxy) -> Path | None:
+    return _path(proxy.history) if isinstance(getattr(proxy, "history", None), ProvenanceRecord) else None
+
+
+def _cache_info(data: Any, fn: Any) -> dict[str, Any]:
+    """As thunder's ``populate_cache_info``: pushes autocast, and tells of the distributed state."""
+    on_cpu, on_cuda = torch.is_autocast_enabled("cpu"), torch.is_autocast_enabled("cuda")
+    if on_cpu and on_cuda:
+        raise NotImplementedError(
+            "thunder.autocast does not support torch.is_autocast_enabled() and "
+            "torch.is_autocast_cpu_enabled() simultaneously at this moment."
+        )
+    if on_cpu or on_cuda:
+        device = "cpu" if on_cpu else "cuda"
+        data.autocast_stack.push(device, thunder.dtypes.to_dtype(torch.get_autocast_dtype(device)), True)
+    return {"no_grad_sync": no_grad_sync(fn), "alias_tensor_indices": ""}
+
+
+def no_grad_sync(fn: Any) -> bool:
+    """Whether a data-parallel module is inside ``no_sync()``."""
+    if getattr(fn, "use_ddp", False) or getattr(fn, "use_fsdp", False):
+        from thunder.distributed import get_skip_data_parallel_grad_sync
+
+        return get_skip_data_parallel_grad_sync()
+    return False
+
+
+def attach_backward(jfn: Any, entry: Any, result: tuple) -> Any:
+    """Connect what the computation returned to torch's autograd, as ``thunder.jit`` does."""
+    data, (saved_tensors, saved_other) = result
+    options = jfn._lc_cd.compile_options
+    connect_to_autograd(
+        backward_fn=entry.backward_fn,
+        flat_args=data["flat_args"],
+        flat_output=data["flat_output"],
+        saved_tensors=saved_tensors,
+        saved_other=saved_other,
+        return_none_instead_of_grads=entry.return_none_instead_of_grads,
+        disable_split_autograd=options.get("thunderfx_disable_split_autograd", False),
+        is_differentiable_outputs=options.get("is_differentiable_outputs", None),
+    )
+    return data["output"]
+
+
+def run_prologue(jfn: Any, entry: Any, args: tuple, kwargs: dict) -> tuple:
+    """The arguments of computation and epilogue.  Raises when a check of thunder's fails."""
+    token = thunder._cache_info_ctx.set({})
+    try:
+        with compile_data_and_stats(jfn._lc_cd, jfn._lc_cs):
+            return entry.prologue_fn(*args, **kwargs)
+    finally:
+        thunder._cache_info_ctx.reset(token)
+
+
+# -- the option ------------------------------------------------------------------------------------
+
+original_jit = thunder.jit
+
+
+def replace_jit(jit: Callable) -> None:
+    thunder.jit = jit
