@@ -54,6 +54,10 @@ class Recorder:
         if isinstance(expr, Expr):
             self._record(symbols.to_bool(expr), bool(value), where)
 
+    def simplify(self, expr: Value) -> Value:
+        """The same value, given the facts so far."""
+        return self._knowledge.simplify(expr)
+
     def _record(self, expr: Value, outcome: object, where: str) -> None:
         if not isinstance(expr, Expr):
             return

@@ -498,7 +498,10 @@ def to_int(a: Value) -> Value:
         return a
     if a.kind is bool:
         return _bool_as_int(a)
-    return Expr(f"int({a.code})", int, "int", (a,))
+    exact = _as_integer(a)
+    if exact is None and a.op == "float_op" and a.args[0] == "/":
+        exact = _exact_quotient("trunc", a.args[1], a.args[2])
+    return Expr(f"int({a.code})", int, "int", (a,)) if exact is None else exact
 
 
 def to_float(a: Value) -> Value:
@@ -521,7 +524,60 @@ def rounded(function: str, a: Value) -> Value:
         return to_int(a)
     if not isinstance(a, Expr):
         raise Unsupported(function)
+    exact = _as_integer(a)
+    if exact is not None:
+        return exact
+    if a.op == "float_op" and a.args[0] == "/":
+        quotient = _exact_quotient(function, a.args[1], a.args[2])
+        if quotient is not None:
+            return quotient
     return Expr(f"{_ROUND[function]}({a.code})", int, "call", (function, a))
+
+
+def _exact_quotient(function: str, a: Value, b: Value) -> Value | None:
+    """``ceil(a / b)`` and the like of integers as a floor division.
+
+    The two agree as long as a < 2**52, where a float still tells a / b from the integers next to it;
+    no tensor has as many elements.
+    """
+    numerator, divisor = _as_integer(a), _as_integer(b)
+    if numerator is None or not isinstance(divisor, int) or divisor <= 0:
+        return None
+    if function == "floor" or (function == "trunc" and bounds(numerator)[0] >= 0):
+        return floordiv(numerator, divisor)
+    if function == "ceil":
+        return neg(floordiv(neg(numerator), divisor))
+    return None
+
+
+def _as_integer(value: Value) -> Value | None:
+    """The integer that a number is for certain (``float(n)``, ``2.0``, ``float(8 * n) / 8.0``).
+
+    Exact for integers below 2**53, more elements than any tensor has.
+    """
+    if _is_integer(value):
+        return value
+    if not isinstance(value, Expr):
+        return int(value) if value.is_integer() else None
+    if value.op == "float_call" and value.args[0] == "float":
+        return _as_integer(value.args[1])
+    if value.op == "float_op":
+        op, *operands = value.args
+        a, b = map(_as_integer, operands)
+        if a is not None and b is not None:
+            if op in _EXACT_OPS:
+                return _EXACT_OPS[op](a, b)
+            whole, rest = _divide(_polynomial(a), _polynomial(b)) if op == "/" and b != 0 else ({}, {(): 1})
+            if not rest:
+                return _from_polynomial(whole)
+    return None
+
+
+_EXACT_OPS: dict[str, Callable[[Value, Value], Value]] = {
+    "+": lambda a, b: add(a, b),
+    "-": lambda a, b: sub(a, b),
+    "*": lambda a, b: mul(a, b),
+}
 
 
 _ROUND = {"ceil": "math.ceil", "floor": "math.floor", "trunc": "math.trunc", "round": "round"}
@@ -644,6 +700,9 @@ def _relation(terms: Polynomial, op: str) -> str:
 def _compare(op: str, a: Value, b: Value) -> Value:
     if not isinstance(a, Expr) and not isinstance(b, Expr):
         raise Unsupported("constants need no expression")
+    exact_a, exact_b = _as_integer(a), _as_integer(b)
+    if exact_a is not None and exact_b is not None:
+        return {"==": eq, ">=": ge, ">": gt}[op](exact_a, exact_b)
     return Expr(f"{_number(a)} {op} {_number(b)}", bool, "compare", (op, a, b))
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
+import inspect
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -28,7 +29,7 @@ from speckey.recorder import Recorder
 from speckey.symbols import Expr, Unsupported, Value
 from speckey.thunder_import import thunder
 
-from thunder.core import baseutils, interpreter, jit_ext, langctxs, prims, proxies, symbol, transform_common, update_aliases  # isort: skip
+from thunder.core import baseutils, interpreter, jit_ext, langctxs, prims, proxies, symbol, trace_interpreter, transform_common, update_aliases  # isort: skip
 from thunder.core.compile_data import compile_data_and_stats, get_compile_data
 from thunder.core.interpreter import ProvenanceRecord, PseudoInst, WrappedValue
 from thunder.core.options import CACHE_OPTIONS
@@ -66,6 +67,7 @@ class Tracing:
     structured: frozenset[Path]  # what the signature covers
     values: list[torch.Tensor]
     silent: int = 0  # > 0 while a known reader computes
+    transforming: bool = False  # the program is traced, and is being transformed for execution
     exceptions: list[str] = attrs.field(factory=list)
 
     @contextlib.contextmanager
@@ -170,6 +172,13 @@ _HASHING: dict[CodeType, str] = {
 }
 
 
+# math.isfinite(n): an integer is finite, whatever its value.
+_FLOAT = _code_of(NumberProxy.__float__)
+_FINITE: dict[CodeType, str] = {
+    _code_of(inspect.unwrap(thunder.clang.arange)): "checks that start, stop and step are finite",
+}
+
+
 class _NumberValue:
     """``NumberProxy.value`` as a data descriptor: reading a symbolic number's value is a fact."""
 
@@ -189,6 +198,8 @@ class _NumberValue:
         frame = sys._getframe(1)
         code = frame.f_code
         if code in _COMPUTING or (code is _HASH and frame.f_back.f_code in _HASHING):
+            return value
+        if code is _FLOAT and expr.kind is int and frame.f_back.f_code in _FINITE:
             return value
         if code is _TRUTH:
             tracing.recorder.truth(expr, value, _where())
@@ -365,6 +376,9 @@ def _elementwise_binary(a, b, name, fn, type_promotion_kind=None):
     baseutils.check_type(b, (Number, NumberProxy))
     ea, eb = _expr(a), _expr(b)
     if ea is not None and eb is not None:
+        known = _already_known(tracing, name, (a, b), (ea, eb))
+        if known is not None:
+            return known
         integers = all(symbols.kind_of(e) in (int, bool) for e in (ea, eb))
         if name in _AS_PYTHON_HAS_IT and integers:
             return _AS_PYTHON_HAS_IT[name](_as_int(a), _as_int(b))
@@ -373,6 +387,47 @@ def _elementwise_binary(a, b, name, fn, type_promotion_kind=None):
         if name in _BINARY_METHODS and (method := langctxs.resolve_method(name, a, b)) is not None:
             return method(a, b)
     return fn(_concrete(a), _concrete(b))
+
+
+_BY_METHOD: dict[str, Callable[[Value, Value], Value]] = {
+    "add": symbols.add,
+    "sub": symbols.sub,
+    "mul": symbols.mul,
+    "floor_divide": symbols.floordiv,
+    "mod": symbols.mod,
+    "eq": symbols.eq,
+    "ne": symbols.ne,
+    "lt": symbols.lt,
+    "le": symbols.le,
+    "gt": symbols.gt,
+    "ge": symbols.ge,
+}
+
+
+def _already_known(tracing: Tracing, name: str, numbers: tuple, exprs: tuple[Value, Value]) -> object | None:
+    """The result, when the facts so far make it a constant or one of the operands.
+
+    Most of what thunder asks (is ``i0 == i0``, is ``i0 == 1`` for the tenth time) ends here, and costs
+    neither a line in the trace nor a fact.
+    """
+    build = _BY_METHOD.get(name)
+    if build is None or any(symbols.kind_of(e) is not int for e in exprs):
+        return None
+    if build in (symbols.floordiv, symbols.mod):
+        with tracing.computing():
+            divisor = _concrete(numbers[1])
+        tracing.recorder.nonzero(exprs[1], divisor, _where())
+        if divisor == 0:
+            return None
+    result = tracing.recorder.simplify(build(*map(tracing.recorder.simplify, exprs)))
+    if isinstance(result, bool):
+        return result
+    if not isinstance(result, Expr):
+        return result
+    for number, expr in zip(numbers, exprs, strict=True):
+        if result == expr:
+            return number
+    return None
 
 
 def _as_int(number):
@@ -681,8 +736,11 @@ def _number_type_call(kind: type) -> Callable:
 
 
 _TO_INT, _TO_FLOAT = _number_type_call(int), _number_type_call(float)
-# Opaque functions that see an argument through its operators only, each of which is recorded.
-_PROTOCOL_MODULES = frozenset(["builtins", "_operator", "operator", "math", "_functools", "itertools", "_collections"])
+# Opaque functions that see an argument through its operators only, each of which is recorded, or (optree)
+# that take containers apart and leave what is in them alone.
+_PROTOCOL_MODULES = frozenset(
+    ["builtins", "_operator", "operator", "math", "_functools", "itertools", "_collections", "optree._C"]
+)
 _general_lookaside = jit_ext.general_jit_lookaside
 
 
@@ -719,7 +777,29 @@ def _note_exception(ctx, value):
     _curexc.fset(ctx, value)
 
 
+_Processor = trace_interpreter.TraceSubstitutionProcessor
+_add_to_swap_map = _Processor.add_to_swap_map
+_write = _Processor.write
+
+
+def _swap_number(self, old, new):
+    """A number of the trace may be a constant when a transform computes it again: facts came in between."""
+    if isinstance(old, NumberProxy) and isinstance(new, Number) and _tracing.get() is not None:
+        self.swap_map[proxies.variableify(old)] = new
+    else:
+        _add_to_swap_map(self, old, new)
+
+
+def _write_number(self, v, val, allow_duplicates=True):
+    if isinstance(v, NumberProxy) and isinstance(val, Number) and _tracing.get() is not None:
+        self.env.setdefault(v.name, val)
+    else:
+        _write(self, v, val, allow_duplicates)
+
+
 def _install() -> None:
+    _Processor.add_to_swap_map = _swap_number
+    _Processor.write = _write_number
     NumberProxy.value = _NumberValue()
     number_classes = (NumberProxy, proxies.IntegerProxy, proxies.FloatProxy, proxies.ComplexProxy)
     for cls in number_classes:
@@ -803,6 +883,7 @@ def compile_program(
             grad_enabled_after = data.is_grad_enabled
             if tracing.symbolic and tracing.exceptions:
                 raise Unsafe(f"the program caught {', '.join(sorted(set(tracing.exceptions)))}")
+            tracing.transforming = True
             mutates = any(update_aliases._is_inplace_op(b) for b in computation.bound_symbols)
             inputs = tuple(_history_path(p) for p in computation.args)
             if mutates:
