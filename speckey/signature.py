@@ -214,6 +214,6 @@ def alias_groups(tensors: Iterable[tuple[int, torch.Tensor]]) -> str:
     """Which of the numbered tensors share storage: members joined by commas, groups by hyphens."""
     groups: dict[int, list[str]] = {}
     for position, tensor in tensors:
-        if isinstance(tensor, torch.Tensor) and tensor.layout is torch.strided:
+        if tensor.layout is torch.strided and tensor.numel():  # an empty tensor has no memory to share
             groups.setdefault(tensor.untyped_storage().data_ptr(), []).append(str(position))
     return "-".join(",".join(group) for group in groups.values() if len(group) > 1)

@@ -358,7 +358,7 @@ _unary_helper = NumberProxy._elementwise_unary_helper
 _BINARY_METHODS = frozenset(
     "add sub mul floor_divide mod true_divide eq ne lt le gt ge bitwise_and bitwise_or bitwise_xor".split()
 )
-_UNARY_METHODS = frozenset("abs neg ceil floor trunc bitwise_not".split())
+_UNARY_METHODS = frozenset("abs neg".split())
 _AS_PYTHON_HAS_IT = {"floor_divide": prims.py_floordiv, "mod": prims.remainder}
 
 
@@ -384,9 +384,42 @@ def _elementwise_binary(a, b, name, fn, type_promotion_kind=None):
             return _AS_PYTHON_HAS_IT[name](_as_int(a), _as_int(b))
         if name == "pow" and integers and type(b) is int and 0 <= b <= 8:
             return prims.pow(_as_int(a), b)
+        if name == "true_divide" and integers:
+            return _quotient(tracing, a, b)
         if name in _BINARY_METHODS and (method := langctxs.resolve_method(name, a, b)) is not None:
             return method(a, b)
     return fn(_concrete(a), _concrete(b))
+
+
+_QUOTIENT = "_speckey_quotient"
+
+
+def _quotient(tracing: Tracing, a, b):
+    """``a / b`` of integers is a float, which thunder's division of symbolic integers is not."""
+    result = prims.div(_as_float(a), _as_float(b))
+    if isinstance(result, NumberProxy):
+        result.__dict__[_QUOTIENT] = (a, b)
+    return result
+
+
+def _as_float(number):
+    return prims.convert_element_type(number, float) if isinstance(number, NumberProxy) else float(number)
+
+
+def _rounded(number: NumberProxy, name: str):
+    """``math.ceil(a / b)`` and the like as a floor division, or None.
+
+    thunder has no executor for ``ceil`` of a number; integers below 2**52 give the same result.
+    """
+    a, b = number.__dict__.get(_QUOTIENT, (None, None))
+    if a is None or not isinstance(b, int) or b <= 0:
+        return None
+    a = _as_int(a)
+    if name == "ceil":
+        return -((-a) // b)
+    if name == "floor" or symbols.bounds(_expr(a))[0] >= 0:
+        return a // b
+    return None
 
 
 _BY_METHOD: dict[str, Callable[[Value, Value], Value]] = {
@@ -439,6 +472,11 @@ def _elementwise_unary(a, name, fn, type_promotion_kind=None):
     tracing = _symbolic_tracing()
     if tracing is None or not _is_symbolic(a) or get_tracectx() is None:
         return _unary_helper(a, name, fn, type_promotion_kind)
+    if name in ("ceil", "floor", "trunc"):
+        if symbols.kind_of(_expr(a)) is int:
+            return a
+        rounded = _rounded(a, name)
+        return fn(_concrete(a)) if rounded is None else rounded
     if name in _UNARY_METHODS and symbols.kind_of(_expr(a)) is not bool:
         method = langctxs.resolve_method(name, a)
         if method is not None:
@@ -730,6 +768,9 @@ def _number_type_call(kind: type) -> Callable:
     def convert(number):
         if number.python_type is kind:
             return number
+        if kind is int and number.python_type is float:
+            rounded = _rounded(number, "trunc")
+            return int(_concrete(number)) if rounded is None else rounded
         return prims.convert_element_type(number, kind)
 
     return interpreter.interpreter_needs_wrap(jit_ext.record_source_loc_in_symbol_header(convert))
@@ -872,9 +913,7 @@ def compile_program(
     data.is_grad_enabled = torch.is_grad_enabled()
     info = _cache_info(data, fn)
 
-    # The context variable stays empty, so that thunder writes no checks of it into the prologue: the
-    # signature covers all of it.
-    token = thunder._cache_info_ctx.set({})
+    token = thunder._cache_info_ctx.set(_CoveredBySignature(info))
     try:
         with langctxs.langctx(data.langctx), _watch(tracing):
             prologue, computation, epilogue = shared_data.acquire_initial_trace(
@@ -884,22 +923,86 @@ def compile_program(
             if tracing.symbolic and tracing.exceptions:
                 raise Unsafe(f"the program caught {', '.join(sorted(set(tracing.exceptions)))}")
             tracing.transforming = True
-            mutates = any(update_aliases._is_inplace_op(b) for b in computation.bound_symbols)
+            mutates = _mutates_inputs(computation)
             inputs = tuple(_history_path(p) for p in computation.args)
             if mutates:
                 positions = {path: i for i, path in enumerate(inputs) if path is not None}
                 info["alias_tensor_indices"] = alias_groups(positions)
+                if tracing.symbolic and info["alias_tensor_indices"]:
+                    # thunder reshapes one of them to the other's shape, by names that are not defined yet.
+                    raise Unsafe("writes into arguments that share memory")
             entry = shared_data.apply_transforms_and_build_cache_entry(
                 data, stats, info, prologue, computation, epilogue
             )
+            if tracing.symbolic:
+                _check_names(entry.computation_traces[-1])
+                if entry.backward_traces:
+                    _check_names(entry.backward_traces[-1])
     finally:
         thunder._cache_info_ctx.reset(token)
     changed = grad_enabled_after != torch.is_grad_enabled()
     return Program(entry, mutates, grad_enabled_after if changed else None, inputs)
 
 
+def _check_names(trace: Any) -> None:
+    """That every name is defined before it is used: transforms lose the definitions of some numbers."""
+    known = {p.name for p in _proxies_in(trace.args)}
+    for operation in trace.bound_symbols:
+        if operation.sym.id is prims.PrimIDs.DEL:
+            continue
+        for proxy in operation.flat_proxy_args:
+            if isinstance(proxy, (TensorProxy, NumberProxy)) and proxy.name not in known:
+                raise Unsafe(f"{proxy.name} is used but not defined")
+        known.update(p.name for p in operation.flat_proxy_outs)
+
+
+def _proxies_in(values: Any) -> Iterator[Proxy]:
+    for value in values:
+        if isinstance(value, proxies.CollectionProxy):
+            yield from _proxies_in(value.coll)
+        elif isinstance(value, Proxy):
+            yield value
+        elif isinstance(value, (tuple, list)):
+            yield from _proxies_in(value)
+
+
+def _is_shape_operation(sym: Any) -> bool:
+    return bool(sym.tags) and prims.OpTags.SHAPE_OP in sym.tags
+
+
+def _mutates_inputs(computation: Any) -> bool:
+    """Whether an in-place operation may reach memory that the program was given."""
+    given = {p.name for p in computation.args if isinstance(p, TensorProxy)}
+
+    def visit(operations: Any) -> bool:
+        for operation in operations:
+            reads = [p.name for p in operation.flat_proxy_args]
+            if operation.sym.id is prims.PrimIDs.COPY_:
+                written = operation.args[1].name
+            else:
+                written = reads[0] if reads and update_aliases._is_inplace_op(operation) else None
+            if written in given:
+                return True
+            if any(name in given for name in reads) and (
+                update_aliases._is_view_creation_op(operation) or _is_shape_operation(operation.sym)
+            ):
+                given.update(p.name for p in operation.flat_proxy_outs if isinstance(p, TensorProxy))
+            if visit(operation.subsymbols):
+                return True
+        return False
+
+    return visit(computation.bound_symbols)
+
+
 def _history_path(proxy: Proxy) -> Path | None:
     return _path(proxy.history) if isinstance(getattr(proxy, "history", None), ProvenanceRecord) else None
+
+
+class _CoveredBySignature(dict):
+    """thunder's cache info, for tracing to read; false, so that no checks of it go into the prologue."""
+
+    def __bool__(self) -> bool:
+        return False
 
 
 def _cache_info(data: Any, fn: Any) -> dict[str, Any]:
@@ -913,7 +1016,13 @@ def _cache_info(data: Any, fn: Any) -> dict[str, Any]:
     if on_cpu or on_cuda:
         device = "cpu" if on_cpu else "cuda"
         data.autocast_stack.push(device, thunder.dtypes.to_dtype(torch.get_autocast_dtype(device)), True)
-    return {"no_grad_sync": no_grad_sync(fn), "alias_tensor_indices": ""}
+    return {
+        "default_dtype": torch.get_default_dtype(),
+        "default_device": torch.get_default_device(),
+        "is_grad_enabled": torch.is_grad_enabled(),
+        "no_grad_sync": no_grad_sync(fn),
+        "alias_tensor_indices": "",
+    }
 
 
 def no_grad_sync(fn: Any) -> bool:

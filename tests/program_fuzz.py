@@ -142,7 +142,7 @@ def build(program: Program, call: Call) -> tuple[tuple, dict, list[torch.Tensor]
 #
 #   <x> <y> <z> a tensor (the same one throughout a template)      <d> <e> a dimension of x     <v> <w> <h> a new name
 #   <A> a size   <I> an integer   <N> one in 0..9   <P> one in 1..9   <k> 0..5   <q> a constant that is not 0
-#   <S> a number   <f> a float   <C> a condition   <T> a tensor expression   <r> a comparison
+#   <S> a number   <f> a float   <C> a condition   <R> one that is rarely true   <T> a tensor expression   <r> a comparison
 
 INTS = """
 (<I> + <I>)
@@ -502,8 +502,8 @@ STATEMENTS = [
     (1, "<v> = <x> * 2\n<v>[:1] = <S>"),
     (1, "if <C>:\n    <x>.add_(<A>)"),
     (1, "<x>.mul_(<S>)"),
-    (1, "assert <C>"),
-    (1, "if <C>:\n    raise ValueError(f'{<A>}')"),
+    (1, "assert not (<R>)"),
+    (1, "if <R>:\n    raise ValueError(f'{<A>}')"),
     (1, "<v> = f'{<A>}x{<x>.ndim}'\n<w> = {'2x1': 3, '1x2': 4, '3x2': 5}.get(<v>, 0)"),
     (1, "<v> = (<A>, <I>) if <C> else (<k>, <A>)\n<w> = <x> * <v>[0]"),
     (0.3, "<v> = <x>.reshape(-1).chunk(<P>)\n<w> = len(<v>)"),
@@ -575,7 +575,7 @@ class _Writer:
         new = self.lost - before[0]
         ok = (
             envs is not None
-            and (new == 0 or (self.lost <= total * 0.15 and self.rng.random() < 0.3))
+            and (new == 0 or self.lost <= total * 0.15)
             and self.returned <= total * 0.4
             and len(envs) > total * 0.5
         )
@@ -652,6 +652,8 @@ class _Writer:
             return self.real(depth) if rng.random() < 0.3 else self.integer(depth)
         if key == "C":
             return self.condition(depth)
+        if key == "R":
+            return self.condition(depth, 0, 0.15)
         if key == "T":
             return self.expression(depth)
         raise AssertionError(key)
@@ -714,10 +716,10 @@ class _Writer:
                 return text
         return f"({self.size()} * 0.5)"
 
-    def condition(self, depth: int) -> str:
-        """Preferably one that comes out both ways."""
-        fallback = "True"
-        for _ in range(6):
+    def condition(self, depth: int, least: float = 0, most: float = 1) -> str:
+        """Preferably one that comes out both ways; `least` and `most`: the share of combos on which it is true."""
+        fallback = None
+        for _ in range(6 if most == 1 else 25):
             try:
                 text = self.rng.choice(self.flags) if self.flags and self.rng.random() < 0.1 else None
                 text = text or self.pick(_CONDITIONS, depth)
@@ -726,9 +728,13 @@ class _Writer:
             values = self.values(text)
             if any(isinstance(v, (Exception, torch.Tensor)) for v in values):
                 continue
-            fallback = text
-            if len(set(map(bool, values))) == 2 or self.rng.random() < 0.05:
-                break
+            share = sum(map(bool, values)) / len(values)
+            if least < share < most:
+                return text
+            if most == 1 and (fallback is None or self.rng.random() < 0.1):
+                fallback = text
+        if fallback is None:
+            raise _Rejected
         return fallback
 
     def expression(self, depth: int) -> str:
@@ -739,7 +745,7 @@ class _Writer:
                 continue
             values = self.values(text)
             good = sum(isinstance(v, torch.Tensor) and _moderate(v) for v in values)
-            if good == len(values) or (good > 0.85 * len(values) and self.rng.random() < 0.1):
+            if good == len(values) or (good > 0.85 * len(values) and self.rng.random() < 0.3):
                 return text
         raise _Rejected
 
