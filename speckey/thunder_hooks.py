@@ -29,7 +29,7 @@ from speckey.recorder import Recorder
 from speckey.symbols import Expr, Unsupported, Value
 from speckey.thunder_import import thunder
 
-from thunder.core import baseutils, interpreter, jit_ext, langctxs, prims, proxies, symbol, trace_interpreter, transform_common, update_aliases  # isort: skip
+from thunder.core import baseutils, interpreter, jit_ext, langctxs, prims, proxies, symbol, trace_interpreter, transform_common, update_aliases, utils  # isort: skip
 from thunder.core.compile_data import compile_data_and_stats, get_compile_data
 from thunder.core.interpreter import ProvenanceRecord, PseudoInst, WrappedValue
 from thunder.core.options import CACHE_OPTIONS
@@ -818,6 +818,11 @@ def _note_exception(ctx, value):
     _curexc.fset(ctx, value)
 
 
+def _same_shape(a, b):
+    """thunder's own compares sizes of shapes of different length first, which would be facts."""
+    return len(a) == len(b) and tuple(a) == tuple(b)
+
+
 _Processor = trace_interpreter.TraceSubstitutionProcessor
 _add_to_swap_map = _Processor.add_to_swap_map
 _write = _Processor.write
@@ -839,6 +844,7 @@ def _write_number(self, v, val, allow_duplicates=True):
 
 
 def _install() -> None:
+    utils.same_shape = _same_shape
     _Processor.add_to_swap_map = _swap_number
     _Processor.write = _write_number
     NumberProxy.value = _NumberValue()
