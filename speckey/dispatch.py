@@ -112,7 +112,7 @@ class Table:
                 entry = compile_entry(call, exactly=True, reason=_reason(error))
                 inputs, to_epilogue = thunder_hooks.run_prologue(self.jfn, entry.program.entry, args, kwargs)
                 result = self._run(entry, inputs, to_epilogue)
-            if description.cacheable:
+            if description.cacheable and entry.program.reusable:
                 self._insert(signature, entry)
             self._remember(entry)
             return result

@@ -895,7 +895,7 @@ class Program:
     entry: Any  # thunder's CacheEntry
     mutates: bool  # whether it writes into tensors it was given
     grad_enabled_after: bool | None  # the grad mode that the program leaves behind, None if unchanged
-    inputs: tuple[Path | None, ...]  # where the computation's arguments come from
+    reusable: bool  # False when thunder wrote a tensor of this very call into the program
 
 
 def compile_program(
@@ -930,9 +930,10 @@ def compile_program(
                 raise Unsafe(f"the program caught {', '.join(sorted(set(tracing.exceptions)))}")
             tracing.transforming = True
             mutates = _mutates_inputs(computation)
-            inputs = tuple(_history_path(p) for p in computation.args)
+            reusable = not _bakes_tensors(computation) and not _bakes_tensors(epilogue)
             if mutates:
-                positions = {path: i for i, path in enumerate(inputs) if path is not None}
+                paths = map(_history_path, computation.args)
+                positions = {path: i for i, path in enumerate(paths) if path is not None}
                 info["alias_tensor_indices"] = alias_groups(positions)
                 if tracing.symbolic and info["alias_tensor_indices"]:
                     # thunder reshapes one of them to the other's shape, by names that are not defined yet.
@@ -947,7 +948,15 @@ def compile_program(
     finally:
         thunder._cache_info_ctx.reset(token)
     changed = grad_enabled_after != torch.is_grad_enabled()
-    return Program(entry, mutates, grad_enabled_after if changed else None, inputs)
+    return Program(entry, mutates, grad_enabled_after if changed else None, reusable)
+
+
+def _bakes_tensors(trace: Any) -> bool:
+    """Whether the trace holds a tensor itself instead of a name for one.
+
+    thunder does that with tensors in an argument that is returned inside of another container.
+    """
+    return any(isinstance(value, torch.Tensor) for operation in trace.bound_symbols for value in operation.flat_args)
 
 
 def _check_names(trace: Any) -> None:

@@ -4,23 +4,15 @@ from __future__ import annotations
 
 import pytest
 import torch
-from models import MODELS, WAYS, Call, build, walk
 
 import speckey
+from tests.models import MODELS, WAYS, Call, build, walk
 
 
 def assert_like_eager(call: Call) -> None:
     torch.testing.assert_close(
         call.actual, call.expected, rtol=1e-4, atol=1e-5, msg=lambda text: f"shape {call.shape}: {text}"
     )
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize("training", [False, True], ids=["forward", "training"])

@@ -1,0 +1,7 @@
+"""``python -m speckey`` runs the demo."""
+
+import sys
+
+from speckey.demo import main
+
+sys.exit(main())
