@@ -23,21 +23,35 @@ class SpecKeyCache:
 
 def jit(fn: Callable | None = None, /, *, cache: Any = None, **options: Any) -> Any:
     """``thunder.jit``, which also takes a ``SpecKeyCache``; any other call is passed through."""
-    if isinstance(cache, type) and issubclass(cache, SpecKeyCache):
-        raise TypeError(f"cache={cache.__name__} is the class; pass an instance: cache={cache.__name__}()")
+    _check_instance(cache)
     if not isinstance(cache, SpecKeyCache):
         if fn is None:
             return thunder_hooks.original_jit(cache=cache, **options)  # raises what it always raised
         return thunder_hooks.original_jit(fn, cache=cache, **options)
     if fn is None:
         return functools.partial(jit, cache=cache, **options)
+    thunder_hooks.force_graph_code(fn)
     jfn = thunder_hooks.original_jit(fn, **options)
     jfn._lc_cd.cache_option = cache
     return make_callable(jfn, fn)
 
 
+def compile(fn: Callable, recipe: Any = "auto", plugins: Any = None, *, cache: Any = None) -> Any:
+    """``thunder.compile``, which also takes ``cache=SpecKeyCache()`` and hands it to the recipe's ``thunder.jit``."""
+    if cache is not None:
+        _check_instance(cache)
+        recipe = thunder_hooks.recipe_with_options(fn, recipe, {"cache": cache})
+    return thunder_hooks.original_compile(fn, recipe, plugins)
+
+
+def _check_instance(cache: Any) -> None:
+    if isinstance(cache, type) and issubclass(cache, SpecKeyCache):
+        raise TypeError(f"cache={cache.__name__} is the class; pass an instance: cache={cache.__name__}()")
+
+
 functools.update_wrapper(jit, thunder_hooks.original_jit)
-thunder_hooks.replace_jit(jit)
+functools.update_wrapper(compile, thunder_hooks.original_compile)
+thunder_hooks.replace_entry_points(jit, compile)
 
 
 def table_of(jfn: Any) -> Table:

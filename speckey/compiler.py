@@ -8,12 +8,13 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import attrs
+import torch
 
 from speckey import thunder_hooks
 from speckey.guards import Guard, Path, PathCode, guard_lines
 from speckey.key import Names, SpecKey, path_text
 from speckey.recorder import Fact, Recorder
-from speckey.signature import Description, alias_groups
+from speckey.signature import Description, Environment, alias_groups
 from speckey.thunder_hooks import Program, Tracing
 
 
@@ -147,9 +148,27 @@ def _arguments(call: Call, names: Names, aliases: str | None) -> tuple[str, ...]
         if id(value) not in tensors:
             text = repr(value) if isinstance(value, (int, float, complex, str, type(None))) else type(value).__name__
             lines.append(f"{parameters[path]}: {text}")
+    lines.extend(_environment_text(call.signature[0]))
     if aliases:
         lines.append(f"tensors that share memory: {aliases}")
     return tuple(lines)
+
+
+def _environment_text(environment: Environment) -> list[str]:
+    """What is not as torch starts out."""
+    lines = []
+    if environment.inference_mode:
+        lines.append("under torch.inference_mode()")
+    elif not environment.grad_enabled:
+        lines.append("under torch.no_grad()")
+    if environment.default_dtype is not torch.float32:
+        lines.append(f"default dtype {environment.default_dtype}")
+    if environment.default_device.type != "cpu":
+        lines.append(f"default device {environment.default_device}")
+    for device, dtype in (("cpu", environment.autocast_cpu), ("cuda", environment.autocast_cuda)):
+        if dtype is not None:
+            lines.append(f"under torch.autocast({device!r}, {dtype})")
+    return lines
 
 
 def _tensor_text(name: str, tensor: Any) -> str:

@@ -12,7 +12,7 @@ import struct
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from types import BuiltinFunctionType, FunctionType, ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import attrs
 import torch
@@ -198,15 +198,25 @@ def _shape(tensor: torch.Tensor) -> object:
         return Identity(tensor)
 
 
-def environment() -> tuple:
+class Environment(NamedTuple):
     """The state of torch that tracing looks at, besides the arguments."""
-    return (
+
+    grad_enabled: bool
+    inference_mode: bool
+    default_dtype: torch.dtype
+    default_device: torch.device
+    autocast_cpu: torch.dtype | None
+    autocast_cuda: torch.dtype | None
+
+
+def environment() -> Environment:
+    return Environment(
         torch.is_grad_enabled(),
         torch.is_inference_mode_enabled(),
         torch.get_default_dtype(),
         torch.get_default_device(),
-        torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu"),
-        torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda"),
+        torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None,
+        torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else None,
     )
 
 

@@ -44,8 +44,11 @@ __all__ = [
     "compile_program",
     "is_tracing",
     "no_grad_sync",
+    "force_graph_code",
+    "original_compile",
     "original_jit",
-    "replace_jit",
+    "recipe_with_options",
+    "replace_entry_points",
     "run_prologue",
 ]
 
@@ -1079,7 +1082,51 @@ def run_prologue(jfn: Any, entry: Any, args: tuple, kwargs: dict) -> tuple:
 # -- the option ------------------------------------------------------------------------------------
 
 original_jit = thunder.jit
+original_compile = thunder.compile
 
 
-def replace_jit(jit: Callable) -> None:
+def replace_entry_points(jit: Callable, compile: Callable) -> None:
+    """Recipes and ``thunderfx`` import ``jit`` when they are called, so that they get it too."""
     thunder.jit = jit
+    thunder.compile = compile
+    _refuse_in_plain_jit()
+
+
+def force_graph_code(fn: Any) -> None:
+    """Write the Python of a graph that torch writes on its first call, which would be traced otherwise."""
+    if isinstance(fn, torch.fx.GraphModule):
+        from thunder.dynamo.utils import recompile_graph
+
+        recompile_graph(fn)
+
+
+def recipe_with_options(fn: Any, recipe: Any, options: dict[str, Any]) -> Any:
+    """The recipe that ``thunder.compile`` would take, passing more options to ``thunder.jit``."""
+    import thunder.recipes
+    from thunder.core.recipe import Recipe
+
+    if recipe == "auto":
+        recipe = Recipe.get_for_model(fn)
+    if isinstance(recipe, str):
+        known = thunder.recipes.get_recipe_class(recipe)
+        if known is None:
+            return recipe  # thunder.compile says what is wrong with it
+        recipe = known()
+    setup = recipe.setup_config
+    recipe.setup_config = lambda: {**setup(), **options}
+    return recipe
+
+
+def _refuse_in_plain_jit() -> None:
+    """A ``jit`` imported from thunder before speckey does not know the option, and must say so."""
+    resolve = thunder.common.resolve_cache_option
+
+    def resolve_cache_option(option, /):
+        if type(option).__module__.startswith("speckey.") or getattr(option, "__module__", "").startswith("speckey."):
+            raise TypeError(
+                "this thunder.jit was imported before speckey and does not know cache=SpecKeyCache(); "
+                "import speckey first, or call it as thunder.jit(...)"
+            )
+        return resolve(option)
+
+    thunder.common.resolve_cache_option = resolve_cache_option
