@@ -11,7 +11,7 @@ import attrs
 import torch
 
 from speckey import thunder_hooks
-from speckey.guards import Guard, Path, PathCode, guard_lines
+from speckey.guards import Guard, Path, PathCode, TensorMetadata, guard_lines, module_tensor_name
 from speckey.key import Names, SpecKey, path_text
 from speckey.recorder import Fact, Recorder
 from speckey.signature import Description, Environment, alias_groups
@@ -98,14 +98,30 @@ def _compile(call: Call, *, symbolic: bool, reason: str = "") -> Entry:
         shapes=description.shapes(),
         program=program,
         guards=tuple(recorder.guards.values()),
-        same_outside=_compile_guards(recorder.guards),
+        same_outside=_compile_guards(recorder.guards, _tensors_of_module(call.jfn, recorder.guards)),
         aliases=aliases,
     )
 
 
-def _compile_guards(guards: dict[Path, Guard]) -> Callable[[Any, tuple, dict], bool]:
+def _tensors_of_module(jfn: Any, guards: dict[Path, Guard]) -> dict[Path, tuple[dict, str]]:
+    """Parameters and buffers that thunder takes from its own module, where they are the original's."""
+    found: dict[Path, tuple[dict, str]] = {}
+    for path, guard in guards.items():
+        name = module_tensor_name(path) if isinstance(guard.frozen, TensorMetadata) else None
+        if name is None:
+            continue
+        for tensors, get in (("_overrides_parameters", "get_parameter"), ("_overrides_buffers", "get_buffer")):
+            overrides = getattr(jfn, tensors, {})
+            if name in overrides and getattr(jfn._model, get)(name) is overrides[name]:
+                found[path] = (overrides, name)
+    return found
+
+
+def _compile_guards(
+    guards: dict[Path, Guard], used: dict[Path, tuple[dict, str]]
+) -> Callable[[Any, tuple, dict], bool]:
     code = PathCode()
-    guard_lines(code, guards, "return False")
+    guard_lines(code, guards, "return False", used)
     body = "\n".join(f"  {line}" for line in [*code.lines, "return True"])
     namespace = dict(code.constants)
     exec(compile(f"def same_outside(fn, args, kwargs):\n{body}\n", "<speckey guards>", "exec"), namespace)

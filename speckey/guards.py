@@ -11,7 +11,7 @@ import enum
 import keyword
 import struct
 from collections.abc import Mapping
-from types import BuiltinMethodType, MethodType, MethodWrapperType
+from types import BuiltinMethodType, MappingProxyType, MethodType, MethodWrapperType
 from typing import Any
 
 import attrs
@@ -35,8 +35,11 @@ class Box:
         return id(self.value)
 
 
-class Absent(enum.Enum):
+class Presence(enum.Enum):
+    """What ``hasattr`` said, where the value itself was not read."""
+
     ABSENT = 0
+    PRESENT = 1
 
 
 _CONTAINER_LIMIT = 256  # beyond, only the length is compared; the items that were read have their own guards
@@ -141,14 +144,16 @@ class Guard:
             parent = _fetch(self.path[1], fn, args, kwargs) if self.path[0] in ("attr", "item") else None
             value = _fetch(self.path, fn, args, kwargs)
         except Exception:
-            return self.frozen is Absent.ABSENT
+            return self.frozen is Presence.ABSENT
+        if self.frozen is Presence.PRESENT:
+            return True
         if isinstance(self.frozen, TensorMetadata):
             return self.frozen.matches(value)
-        return self.frozen is not Absent.ABSENT and freeze(value, parent) == self.frozen
+        return self.frozen is not Presence.ABSENT and freeze(value, parent) == self.frozen
 
     @classmethod
-    def absent(cls, path: Path) -> Guard:
-        return cls(path, Absent.ABSENT)
+    def presence(cls, path: Path, *, there: bool) -> Guard:
+        return cls(path, Presence.PRESENT if there else Presence.ABSENT)
 
     @classmethod
     def tensor(cls, path: Path, tensor: torch.Tensor) -> Guard:
@@ -163,6 +168,16 @@ def _fetch(path: Path, fn: Any, args: tuple, kwargs: dict) -> Any:
         parent = _fetch(path[1], fn, args, kwargs)
         return getattr(parent, path[2]) if kind == "attr" else parent[path[2]]
     return {"fn": fn, "args": args, "kwargs": kwargs}[kind]
+
+
+def module_tensor_name(path: Path) -> str | None:
+    """``layers.0.weight`` for the path of that parameter or buffer of the compiled module, else None."""
+    names: list[str] = []
+    expected: tuple[str, ...] = ("_parameters", "_buffers")
+    while path[0] == "item" and path[1][0] == "attr" and path[1][2] in expected:
+        names.insert(0, str(path[2]))
+        path, expected = path[1][1], ("_modules",)
+    return ".".join(names) if names and path == ("fn",) else None
 
 
 class PathCode:
@@ -215,18 +230,25 @@ class PathCode:
         self._names[path] = name
 
 
-def guard_lines(code: PathCode, guards: Mapping[Path, Guard], fail: str) -> None:
-    """Append to ``code`` the checks of ``guards``; ``fail`` is the statement on a mismatch."""
+def guard_lines(
+    code: PathCode, guards: Mapping[Path, Guard], fail: str, used: Mapping[Path, tuple[dict, str]] = MappingProxyType({})
+) -> None:
+    """Append to ``code`` the checks of ``guards``; ``fail`` is the statement on a mismatch.
+
+    ``used`` tells for tensors from where a program takes them (a dict and a key): they must still be
+    the tensors at their paths.
+    """
     code.constants.setdefault("freeze", freeze)
-    code.constants.setdefault("Absent", Absent.ABSENT)
     for path, guard in guards.items():
         frozen = guard.frozen
-        if frozen is Absent.ABSENT:
-            parent = code.fetch(path[1])
-            name = code.bind(path[2])
-            code.lines.append(f"if getattr({parent}, {name}, Absent) is not Absent: {fail}")
+        if isinstance(frozen, Presence):
+            wrong = "" if frozen is Presence.ABSENT else "not "
+            code.lines.append(f"if {wrong}hasattr({code.fetch(path[1])}, {code.bind(path[2])}): {fail}")
             continue
         value = code.fetch(path)
+        if path in used:
+            source, name = used[path]
+            code.lines.append(f"if {code.bind(source)}[{code.bind(name)}] is not {value}: {fail}")
         condition = _condition(code, path, value, frozen)
         if condition:
             code.lines.append(f"if {condition}: {fail}")

@@ -12,7 +12,7 @@ from types import BuiltinMethodType, MethodType, ModuleType
 import attrs
 
 from speckey import symbols
-from speckey.guards import NAMESPACES, Guard, Path, freeze
+from speckey.guards import NAMESPACES, Guard, Path, Presence, freeze
 from speckey.symbols import Expr, Value
 
 
@@ -87,7 +87,8 @@ class Recorder:
 
     def read(self, path: Path, parent: object, value: object) -> None:
         """Tracing read ``value`` at ``path`` (an attribute or item of ``parent``)."""
-        if path in self.guards or (path[0] == "attr" and path[2] in NAMESPACES) or _is_library(parent):
+        known = self.guards.get(path)
+        if (known and not isinstance(known.frozen, Presence)) or (path[0] == "attr" and path[2] in NAMESPACES) or _is_library(parent):
             return
         self.guards[path] = Guard(path, freeze(value, parent))
 
@@ -95,10 +96,10 @@ class Recorder:
         """A tensor from outside (a parameter, a buffer, a global) is an input with fixed metadata."""
         self.guards[path] = Guard.tensor(path, tensor)
 
-    def missed(self, path: Path, parent: object) -> None:
-        """Tracing asked for an attribute that is not there."""
+    def asked(self, path: Path, parent: object, *, there: bool) -> None:
+        """Tracing asked whether an attribute is there."""
         if path not in self.guards and not _is_library(parent):
-            self.guards[path] = Guard.absent(path)
+            self.guards[path] = Guard.presence(path, there=there)
 
 
 # Reason for not guarding these: they do not change while a program runs, and a model reads hundreds

@@ -151,8 +151,9 @@ class _Walk:
 
     def _shared(self, value: object) -> tuple | None:
         """A container that was met before in this call: a program may see that it is the same one."""
-        first = self._met.setdefault(id(value), len(self._met))
-        return ("same as", first) if first != len(self._met) - 1 else None
+        new = len(self._met)
+        first = self._met.setdefault(id(value), new)
+        return None if first == new else ("same as", first)
 
     def _extra(self, value: object, path: Path) -> object:
         """What an instance of a subclass of a container carries besides its items."""

@@ -727,6 +727,8 @@ def and_(a: Value, b: Value) -> Value:
 
 
 def or_(a: Value, b: Value) -> Value:
+    if kind_of(a) is not bool or kind_of(b) is not bool:
+        raise Unsupported("bitwise operations on integers")
     return not_(and_(not_(a), not_(b)))
 
 

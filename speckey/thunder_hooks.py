@@ -644,12 +644,12 @@ def _wrap_item_read(uvalue, obj, key):
     return _wrap_binary_subscr(uvalue, obj, key)
 
 
-def _missed_attribute(obj: WrappedValue, name: object) -> None:
+def _asked_for_attribute(obj: WrappedValue, name: object) -> None:
     tracing = _tracing.get()
-    if tracing is not None and isinstance(name, str):
+    if tracing is not None and isinstance(name, str) and not name.startswith("__"):
         path = _read_path(obj, "attr", name)
-        if path is not None and not hasattr(obj.value, name):
-            tracing.recorder.missed(path, obj.value)
+        if path is not None:
+            tracing.recorder.asked(path, obj.value, there=hasattr(obj.value, name))
 
 
 _Base = jit_ext.JitCtx
@@ -700,6 +700,7 @@ _isinstance_lookaside = _lookasides[isinstance]
 _getattr_lookaside = _lookasides[getattr]
 _hasattr_lookaside = _lookasides[hasattr]
 _bool_lookaside = _lookasides[bool]
+_EXCEPTION_RAISED = interpreter.INTERPRETER_SIGNALS.EXCEPTION_RAISED
 
 
 def _computed(value: object, function: Callable, *inputs: WrappedValue) -> WrappedValue:
@@ -740,15 +741,15 @@ def _getattr(obj, name, *default):
     ):
         return _computed(obj.value.python_type, type, obj)
     result = _getattr_lookaside(obj, name, *default)
-    if _tracing.get() is not None:
-        _missed_attribute(obj, interpreter.unwrap(name))
+    if _tracing.get() is not None and (result is _EXCEPTION_RAISED or (default and result is default[0])):
+        _asked_for_attribute(obj, interpreter.unwrap(name))
     return result
 
 
 def _hasattr(obj, name):
     result = _hasattr_lookaside(obj, name)
     if _tracing.get() is not None:
-        _missed_attribute(obj, interpreter.unwrap(name))
+        _asked_for_attribute(obj, interpreter.unwrap(name))
     return result
 
 
@@ -786,6 +787,7 @@ _PROTOCOL_MODULES = frozenset(
     ["builtins", "_operator", "operator", "math", "_functools", "itertools", "_collections", "optree._C"]
 )
 _general_lookaside = jit_ext.general_jit_lookaside
+_INDEXING = (list.__getitem__, tuple.__getitem__)  # thunder's want a plain int
 
 
 def _lookaside(fn, *args, **kwargs):
@@ -799,6 +801,8 @@ def _lookaside(fn, *args, **kwargs):
     if fn is len and len(args) == 1 and isinstance(args[0].value, TensorProxy):
         return _len
     found = _general_lookaside(fn, *args, **kwargs)
+    if any(fn is f for f in _INDEXING) and found is not None and len(args) == 2 and _is_symbolic(args[1].value):
+        return lambda items, index: found(items, interpreter.wrap_const(_concrete(index.value)))
     if found is None and interpreter.is_opaque(fn):
         owner = getattr(fn, "__objclass__", None) or getattr(fn, "__self__", None)
         module = getattr(fn, "__module__", None) or getattr(owner, "__module__", None)
@@ -815,9 +819,12 @@ _curexc = interpreter.InterpreterRuntimeCtx.curexc
 
 
 def _note_exception(ctx, value):
+    """An exception is taken out of ``curexc`` by the frame that it has reached: note those of the program."""
     tracing = _tracing.get()
-    if tracing is not None and value is not None and not isinstance(value, _ORDINARY_EXCEPTIONS):
-        tracing.exceptions.append(type(value).__name__)
+    if tracing is not None and value is None:
+        reached = _curexc.fget(ctx)
+        if reached is not None and not isinstance(reached, _ORDINARY_EXCEPTIONS) and _program_asks():
+            tracing.exceptions.append(type(reached).__name__)
     _curexc.fset(ctx, value)
 
 

@@ -1,0 +1,170 @@
+"""Calls that eager rejects, programs that raise, and what is left of them."""
+
+import threading
+
+import pytest
+import thunder
+import torch
+from speckey import SpecKeyCache, entries, thunder_hooks
+
+from tests.helpers import compiled, misses, same
+
+
+def product(a, b):
+    return a @ b + 1
+
+
+def test_a_shape_that_eager_rejects_is_rejected_every_time_and_nothing_is_cached():
+    jfn, plain = compiled(product), thunder.jit(product)
+    good, bad = (torch.randn(2, 3), torch.randn(3, 4)), (torch.randn(2, 3), torch.randn(5, 4))
+    same(jfn, product, *good)
+    with pytest.raises(Exception) as expected:
+        plain(*bad)
+    for _ in range(3):
+        with pytest.raises(expected.type):
+            jfn(*bad)
+        same(jfn, product, *good)
+        same(jfn, product, torch.randn(7, 3), torch.randn(3, 5))
+    assert len(entries(jfn)) == 1
+    assert len(thunder.compile_stats(jfn).interpreter_cache) == 1
+
+
+def test_rejected_on_the_first_call():
+    jfn = compiled(product)
+    for _ in range(2):
+        with pytest.raises(RuntimeError):
+            jfn(torch.randn(2, 3), torch.randn(5, 4))
+    assert not entries(jfn)
+    same(jfn, product, torch.randn(2, 3), torch.randn(3, 4))
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyError, ZeroDivisionError])
+def test_the_programs_own_error_reaches_the_user(error):
+    def fn(x):
+        if x.shape[0] > 3:
+            raise error("too many")
+        return x + 1
+
+    jfn = compiled(fn)
+    same(jfn, fn, torch.randn(2))
+    for _ in range(2):
+        with pytest.raises(error):
+            jfn(torch.randn(5))
+    same(jfn, fn, torch.randn(3))
+    assert len(entries(jfn)) == 1
+
+
+def test_a_caught_error_that_depends_on_a_size():
+    def fn(x):
+        try:
+            n = 6 // (x.shape[0] - 3)
+        except ZeroDivisionError:
+            n = 100
+        try:
+            m = [10, 20, 30][x.shape[0]]
+        except IndexError:
+            m = -1
+        return x + n, m
+
+    jfn = compiled(fn)
+    for size in (1, 2, 3, 4, 5, 3, 2, 1):
+        same(jfn, fn, torch.randn(size))
+
+
+def _no_hook_is_active():
+    return thunder_hooks._tracing.get() is None
+
+
+def test_an_exception_inside_tracing_leaves_no_hook_active():
+    seen = []
+
+    def fn(x):
+        seen.append(threading.get_ident())
+        raise ValueError("inside")
+
+    def other_thread():
+        outcome.append(_no_hook_is_active())
+        outcome.append(torch.equal(plain(torch.ones(2)), torch.full((2,), 2.0)))
+
+    jfn, plain = compiled(fn), thunder.jit(lambda x: x * 2)
+    for _ in range(2):
+        with pytest.raises(ValueError, match="inside"):
+            jfn(torch.ones(2))
+        assert _no_hook_is_active()
+    outcome = []
+    thread = threading.Thread(target=other_thread)
+    thread.start()
+    thread.join()
+    assert outcome == [True, True]
+    torch.testing.assert_close(plain(torch.ones(3)), torch.full((3,), 2.0))
+
+
+def test_the_hooks_of_one_thread_are_not_seen_by_another():
+    inside, leave = threading.Event(), threading.Event()
+    outcome = []
+
+    def wait():
+        inside.set()
+        assert leave.wait(60)
+        return 1
+
+
+    class Slow(torch.nn.Module):
+        def forward(self, x):
+            return x * wait()
+
+    def other():
+        assert inside.wait(60)
+        outcome.append(_no_hook_is_active())
+        plain = thunder.jit(lambda x: x + x.shape[0])
+        outcome.append(torch.equal(plain(torch.zeros(3)), torch.full((3,), 3.0)))
+        leave.set()
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    jfn = thunder.jit(Slow(), cache=SpecKeyCache())
+    torch.testing.assert_close(jfn(torch.ones(2)), torch.ones(2))
+    thread.join()
+    assert outcome == [True, True]
+
+
+def test_what_thunder_cannot_do_with_free_sizes_gets_an_exact_entry(monkeypatch):
+    real = thunder_hooks.compile_program
+
+    def refuse(jfn, fn, args, kwargs, tracing, groups):
+        if tracing.symbolic:
+            raise NotImplementedError("not with free sizes")
+        return real(jfn, fn, args, kwargs, tracing, groups)
+
+    monkeypatch.setattr(thunder_hooks, "compile_program", refuse)
+    fn = lambda x: x * 2
+    jfn = compiled(fn)
+    for n in (2, 3, 2, 3):
+        same(jfn, fn, torch.randn(n))
+    assert [e.kind for e in entries(jfn)] == ["exact", "exact"]
+    assert "NotImplementedError: not with free sizes" in entries(jfn)[0].reason
+    assert misses(jfn) == 2
+
+
+@pytest.mark.parametrize("fails", ["first run", "hit"])
+def test_a_symbolic_program_that_fails_when_run_is_made_exact(monkeypatch, fails):
+    from speckey import dispatch
+
+    fn = lambda x: x * 2
+    jfn = compiled(fn)
+    if fails == "hit":
+        same(jfn, fn, torch.randn(2))
+    real = dispatch.Table._run
+
+    def run(self, entry, inputs, to_epilogue):
+        if entry.kind == "symbolic":
+            raise RuntimeError("a kernel said no")
+        return real(self, entry, inputs, to_epilogue)
+
+    monkeypatch.setattr(dispatch.Table, "_run", run)
+    same(jfn, fn, torch.randn(3))
+    assert entries(jfn)[-1].kind == "exact"
+    assert "a kernel said no" in entries(jfn)[-1].reason
+    before = misses(jfn)
+    same(jfn, fn, torch.randn(3))
+    assert misses(jfn) == before

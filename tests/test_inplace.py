@@ -1,0 +1,62 @@
+"""Writing into arguments and into memory that arguments share."""
+
+import pytest
+import torch
+
+from tests.helpers import compiled, misses, same
+
+
+def write(a, b):
+    a.add_(b)
+    return a * 2
+
+
+def test_an_argument_is_written_on_every_call():
+    jfn = compiled(write)
+    for n in (2, 5, 2):
+        same(jfn, write, torch.randn(n, 3), torch.randn(n, 3))
+    assert misses(jfn) == 1
+
+
+def test_writes_into_intermediates_do_not_split_by_alias():
+    def fn(a, b):
+        c = a * 1
+        c.add_(b)
+        return c
+
+    jfn = compiled(fn)
+    x = torch.randn(3)
+    for a, b in [(torch.randn(3), torch.randn(3)), (x, x), (x, x[:])]:
+        torch.testing.assert_close(jfn(a, b), fn(a.clone(), b.clone()))
+    assert misses(jfn) == 1
+
+
+@pytest.mark.parametrize("n", [2, 4])
+def test_arguments_that_share_memory_have_entries_of_their_own(n):
+    jfn = compiled(write)
+    same(jfn, write, torch.randn(n), torch.randn(n))
+    for _ in range(2):
+        x, y = torch.ones(n), torch.ones(n)
+        torch.testing.assert_close(jfn(x, x), write(y, y))
+        torch.testing.assert_close(x, y)
+    same(jfn, write, torch.randn(n), torch.randn(n))
+    assert misses(jfn) == 2
+
+
+def test_a_view_of_an_argument_is_written():
+    def fn(a):
+        a[0].mul_(a.shape[0])
+        return a.sum()
+
+    jfn = compiled(fn)
+    for n in (2, 5, 2):
+        x, y = torch.ones(n, 3), torch.ones(n, 3)
+        torch.testing.assert_close(jfn(x), fn(y))
+        torch.testing.assert_close(x, y)
+
+
+def test_empty_tensors_share_nothing():
+    jfn = compiled(write)
+    for n in (0, 3, 0):
+        same(jfn, write, torch.randn(2, n), torch.randn(2, n))
+    assert misses(jfn) <= 2
