@@ -88,7 +88,9 @@ def _freeze_container(value: Any, depth: int, open_: set[int]) -> object:
     open_.add(id(value))
     try:
         if isinstance(value, dict):
-            items = tuple((_freeze(k, None, depth + 1, open_), _freeze(v, None, depth + 1, open_)) for k, v in value.items())
+            items = tuple(
+                (_freeze(k, None, depth + 1, open_), _freeze(v, None, depth + 1, open_)) for k, v in value.items()
+            )
         elif isinstance(value, (set, frozenset)):
             items = frozenset(_freeze(v, None, depth + 1, open_) for v in value)
         else:
@@ -116,9 +118,7 @@ class TensorMetadata:
 
     @classmethod
     def of(cls, tensor: torch.Tensor) -> TensorMetadata:
-        return cls(
-            type(tensor), tuple(tensor.shape), tensor.dtype, tensor.device, tensor.requires_grad, tensor.layout
-        )
+        return cls(type(tensor), tuple(tensor.shape), tensor.dtype, tensor.device, tensor.requires_grad, tensor.layout)
 
     def matches(self, tensor: object) -> bool:
         return (
@@ -231,7 +231,10 @@ class PathCode:
 
 
 def guard_lines(
-    code: PathCode, guards: Mapping[Path, Guard], fail: str, used: Mapping[Path, tuple[dict, str]] = MappingProxyType({})
+    code: PathCode,
+    guards: Mapping[Path, Guard],
+    fail: str,
+    used: Mapping[Path, tuple[dict, str]] = MappingProxyType({}),
 ) -> None:
     """Append to ``code`` the checks of ``guards``; ``fail`` is the statement on a mismatch.
 
@@ -273,4 +276,3 @@ def _condition(code: PathCode, path: Path, value: str, frozen: Any) -> str:
         return f"{value} or type({value}) is not {code.bind(frozen[0])}"
     parent = code.fetch(path[1]) if path[0] in ("attr", "item") else "None"
     return f"freeze({value}, {parent}) != {code.bind(frozen)}"
-

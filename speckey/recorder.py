@@ -88,7 +88,11 @@ class Recorder:
     def read(self, path: Path, parent: object, value: object) -> None:
         """Tracing read ``value`` at ``path`` (an attribute or item of ``parent``)."""
         known = self.guards.get(path)
-        if (known and not isinstance(known.frozen, Presence)) or (path[0] == "attr" and path[2] in NAMESPACES) or _is_library(parent):
+        if (
+            (known and not isinstance(known.frozen, Presence))
+            or (path[0] == "attr" and path[2] in NAMESPACES)
+            or _is_library(parent)
+        ):
             return
         self.guards[path] = Guard(path, freeze(value, parent))
 

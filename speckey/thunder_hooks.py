@@ -29,7 +29,19 @@ from speckey.recorder import Recorder
 from speckey.symbols import Expr, Unsupported, Value
 from speckey.thunder_import import thunder
 
-from thunder.core import baseutils, interpreter, jit_ext, langctxs, prims, proxies, symbol, trace_interpreter, transform_common, update_aliases, utils  # isort: skip
+from thunder.core import (
+    baseutils,
+    interpreter,
+    jit_ext,
+    langctxs,
+    prims,
+    proxies,
+    symbol,
+    trace_interpreter,
+    transform_common,
+    update_aliases,
+    utils,
+)  # isort: skip
 from thunder.core.compile_data import compile_data_and_stats, get_compile_data
 from thunder.core.interpreter import ProvenanceRecord, PseudoInst, WrappedValue
 from thunder.core.options import CACHE_OPTIONS
@@ -42,9 +54,9 @@ __all__ = [
     "Tracing",
     "attach_backward",
     "compile_program",
+    "force_graph_code",
     "is_tracing",
     "no_grad_sync",
-    "force_graph_code",
     "original_compile",
     "original_jit",
     "recipe_with_options",
@@ -359,9 +371,25 @@ _binary_helper = NumberProxy._elementwise_binary_helper
 _unary_helper = NumberProxy._elementwise_unary_helper
 
 _BINARY_METHODS = frozenset(
-    "add sub mul floor_divide mod true_divide eq ne lt le gt ge bitwise_and bitwise_or bitwise_xor".split()
+    [
+        "add",
+        "sub",
+        "mul",
+        "floor_divide",
+        "mod",
+        "true_divide",
+        "eq",
+        "ne",
+        "lt",
+        "le",
+        "gt",
+        "ge",
+        "bitwise_and",
+        "bitwise_or",
+        "bitwise_xor",
+    ]
 )
-_UNARY_METHODS = frozenset("abs neg".split())
+_UNARY_METHODS = frozenset(["abs", "neg"])
 _AS_PYTHON_HAS_IT = {"floor_divide": prims.py_floordiv, "mod": prims.remainder}
 
 
@@ -722,7 +750,9 @@ def _isinstance(obj, cls):
         classes = interpreter.unwrap(cls)
         if isinstance(classes, (tuple, list)):
             classes = tuple(interpreter.unwrap(c) for c in classes)
-        return _computed(isinstance(obj.value, classes) or issubclass(obj.value.python_type, classes), isinstance, obj, cls)
+        return _computed(
+            isinstance(obj.value, classes) or issubclass(obj.value.python_type, classes), isinstance, obj, cls
+        )
     return _isinstance_lookaside(obj, cls)
 
 

@@ -1,8 +1,9 @@
 """Imports speckey before anything imports thunder, and keeps runs comparable."""
 
 import pytest
-import speckey  # noqa: F401  (makes thunder importable on new versions of torch)
 import torch
+
+import speckey  # noqa: F401  (makes thunder importable on new versions of torch)
 
 
 @pytest.fixture(autouse=True)

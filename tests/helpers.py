@@ -4,8 +4,9 @@ import copy
 
 import thunder
 import torch
-from speckey import SpecKeyCache
 from torch.utils._pytree import tree_leaves, tree_map
+
+from speckey import SpecKeyCache
 
 
 def compiled(fn):
@@ -13,7 +14,9 @@ def compiled(fn):
 
 
 def copied(values):
-    return tree_map(lambda v: v.detach().clone().requires_grad_(v.requires_grad) if isinstance(v, torch.Tensor) else v, values)
+    return tree_map(
+        lambda v: v.detach().clone().requires_grad_(v.requires_grad) if isinstance(v, torch.Tensor) else v, values
+    )
 
 
 def same(jfn, fn, *args, **kwargs):

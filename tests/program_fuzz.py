@@ -7,7 +7,6 @@ of the calls.  Knows thunder only as `thunder.jit`; what compiles a function is 
 from __future__ import annotations
 
 import argparse
-import functools
 import itertools
 import linecache
 import math
@@ -21,10 +20,10 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 
-import speckey  # before thunder: on some torch versions thunder imports only with its help
-
 import thunder
 import torch
+
+import speckey  # before thunder: on some torch versions thunder imports only with its help
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Programs
@@ -492,7 +491,10 @@ STATEMENTS = [
     (0.2, "try:\n    <v> = <x>.reshape(<q>, -1)\nexcept Exception:\n    <v> = <x> * <k>"),
     (1, "try:\n    if <C>:\n        raise ValueError\n    <v> = <T>\nexcept ValueError:\n    <v> = <x>"),
     (1, "try:\n    <v> = <x> * (<I> // <A>)\nexcept ZeroDivisionError:\n    <v> = <x>\nfinally:\n    <w> = <I>"),
-    (2, "def <h>(a, n=<I>):\n    if a.ndim and a.shape[0] > n:\n        return a + n\n    return a * <S>\n<v> = <h>(<x>)"),
+    (
+        2,
+        "def <h>(a, n=<I>):\n    if a.ndim and a.shape[0] > n:\n        return a + n\n    return a * <S>\n<v> = <h>(<x>)",
+    ),
     (1, "def <h>(a):\n    return a.sum() if a.numel() <r> <A> else a\n<v> = <h>(<x>) + <h>(<y>)"),
     (0.2, "<h> = lambda a, *n: a.reshape(-1)[:sum(n)]\n<v> = <h>(<x>, *<y>.shape)"),
     (1, "<v> = <x> * 1\n<v>.add_(<S>)"),
@@ -1029,7 +1031,9 @@ def outcome(fn: Callable, program: Program, call: Call) -> Outcome:
             # gradient and eager does not (and the other way round) contributes nothing, so both are asked alike.
             outputs = [t for t in _tensors(result) if t.requires_grad and t.dtype.is_floating_point]
             weights = [(torch.arange(t.numel(), dtype=t.dtype) % 5 - 1).reshape(t.shape) for t in outputs]
-            grads = torch.autograd.grad(outputs, leaves, weights, allow_unused=True) if outputs else [None] * len(leaves)
+            grads = (
+                torch.autograd.grad(outputs, leaves, weights, allow_unused=True) if outputs else [None] * len(leaves)
+            )
             grads = [torch.zeros_like(t) if g is None else g for g, t in zip(grads, leaves, strict=True)]
     except Exception as e:
         return Outcome(raised=e)

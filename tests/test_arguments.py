@@ -8,8 +8,8 @@ import math
 import numpy as np
 import pytest
 import torch
-from speckey.signature import describe
 
+from speckey.signature import describe
 from tests.helpers import compiled, misses, same
 
 Point = collections.namedtuple("Point", "x y")

@@ -5,8 +5,8 @@ import threading
 import pytest
 import thunder
 import torch
-from speckey import SpecKeyCache, entries, thunder_hooks
 
+from speckey import SpecKeyCache, entries, thunder_hooks
 from tests.helpers import compiled, misses, same
 
 
@@ -18,7 +18,7 @@ def test_a_shape_that_eager_rejects_is_rejected_every_time_and_nothing_is_cached
     jfn, plain = compiled(product), thunder.jit(product)
     good, bad = (torch.randn(2, 3), torch.randn(3, 4)), (torch.randn(2, 3), torch.randn(5, 4))
     same(jfn, product, *good)
-    with pytest.raises(Exception) as expected:
+    with pytest.raises(Exception) as expected:  # noqa: PT011 (which one is thunder's choice)
         plain(*bad)
     for _ in range(3):
         with pytest.raises(expected.type):
@@ -107,7 +107,6 @@ def test_the_hooks_of_one_thread_are_not_seen_by_another():
         inside.set()
         assert leave.wait(60)
         return 1
-
 
     class Slow(torch.nn.Module):
         def forward(self, x):

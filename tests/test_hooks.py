@@ -5,9 +5,9 @@ import math
 import pytest
 import thunder
 import torch
+
 from speckey import entries, symbols, thunder_hooks
 from speckey.recorder import Inconsistent, Recorder
-
 from tests.helpers import compiled, misses, same
 
 

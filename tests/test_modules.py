@@ -5,9 +5,9 @@ import copy
 import pytest
 import thunder
 import torch
-from speckey import SpecKeyCache, entries
 from torch import nn
 
+from speckey import SpecKeyCache, entries
 from tests.helpers import misses
 
 

@@ -4,12 +4,13 @@ import subprocess
 import sys
 
 import pytest
-import speckey
 import thunder
 import thunder.recipes
 import torch
-from speckey import SpecKeyCache, entries
 from torch import nn
+
+import speckey
+from speckey import SpecKeyCache, entries
 
 
 def double(x):
@@ -88,14 +89,14 @@ def test_thunderfx_takes_it():
     for shape in [(2, 3), (4, 5), (2, 3)]:
         x = torch.randn(shape)
         torch.testing.assert_close(compiled(x), fn(x))
-    tables = [
-        speckey.entries(f) for info in compiled._backend.subgraph_infos for f in info.thunder_compiled_fns
-    ]
+    tables = [speckey.entries(f) for info in compiled._backend.subgraph_infos for f in info.thunder_compiled_fns]
     assert tables
     assert all(len(t) == 1 for t in tables)
 
 
-@pytest.mark.parametrize("make", [lambda f: thunder.jit(f, cache=SpecKeyCache), lambda f: thunder.compile(f, cache=SpecKeyCache)])
+@pytest.mark.parametrize(
+    "make", [lambda f: thunder.jit(f, cache=SpecKeyCache), lambda f: thunder.compile(f, cache=SpecKeyCache)]
+)
 def test_the_class_instead_of_an_instance_is_a_clear_error(make):
     with pytest.raises(TypeError, match=r"pass an instance: cache=SpecKeyCache\(\)"):
         make(double)

@@ -3,6 +3,7 @@
 import pytest
 import thunder
 import torch
+
 from speckey import SpecKeyCache, entries
 
 

@@ -6,6 +6,7 @@ import operator
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from speckey import symbols as S
 
 SIZES = [S.size(0, 0), S.size(0, 1), S.size(1, 0)]

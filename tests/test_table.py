@@ -3,6 +3,7 @@
 import attrs
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from speckey import symbols as S
 from speckey.recorder import Fact
 from speckey.table import Tree
