@@ -39,7 +39,8 @@ class Entry:
     shapes: tuple[tuple[int, ...], ...] = attrs.field(repr=False, default=())
     program: Program = attrs.field(repr=False, default=None)
     guards: tuple[Guard, ...] = attrs.field(repr=False, default=())
-    same_outside: Callable[[Any, tuple, dict], bool] = attrs.field(repr=False, default=None)
+    enter: Callable[[Any, Any, tuple, dict], tuple | None] = attrs.field(repr=False, default=None)
+    computation: Callable | None = attrs.field(repr=False, default=None)  # set by its first run
     aliases: str | None = attrs.field(repr=False, default=None)
 
 
@@ -98,7 +99,7 @@ def _compile(call: Call, *, symbolic: bool, reason: str = "") -> Entry:
         shapes=description.shapes(),
         program=program,
         guards=tuple(recorder.guards.values()),
-        same_outside=_compile_guards(recorder.guards, _tensors_of_module(call.jfn, recorder.guards)),
+        enter=_compile_enter(call, recorder.guards, program),
         aliases=aliases,
     )
 
@@ -117,15 +118,44 @@ def _tensors_of_module(jfn: Any, guards: dict[Path, Guard]) -> dict[Path, tuple[
     return found
 
 
-def _compile_guards(
-    guards: dict[Path, Guard], used: dict[Path, tuple[dict, str]]
-) -> Callable[[Any, tuple, dict], bool]:
+def _compile_enter(
+    call: Call, guards: dict[Path, Guard], program: Program
+) -> Callable[[Any, Any, tuple, dict], tuple | None]:
+    """``enter(fn, jfn, args, kwargs)``: what computation and epilogue are called with, None where a guard fails.
+
+    Does what thunder's prologue does, or calls it where it does something unknown.
+    """
     code = PathCode()
-    guard_lines(code, guards, "return False", used)
-    body = "\n".join(f"  {line}" for line in [*code.lines, "return True"])
+    used = _tensors_of_module(call.jfn, guards)
+    guard_lines(code, guards, "return None", used)
+    unpacking = thunder_hooks.read_prologue(program.entry)
+    covered = call.description.structured | guards.keys()
+    by_name = {name: path for path, (_, name) in used.items()}
+
+    def plain(path: Path) -> Path | None:
+        """The path of what thunder takes from its module, in the original one."""
+        if path[0] in ("parameter", "buffer"):
+            return by_name.get(path[1])
+        return None if path[0] == "submodule" else path
+
+    if unpacking is not None and all(plain(p) in covered for p in unpacking.checked):
+        wanted = [[plain(p) for p in paths] for paths in (unpacking.to_computation, unpacking.to_epilogue)]
+        if all(p is not None for paths in wanted for p in paths):
+            code.alias(("jfn",), "jfn")
+            results = ["(" + "".join(code.fetch(p) + ", " for p in paths) + ")" for paths in wanted]
+            code.lines.append(f"return {results[0]}, {results[1]}")
+            return _function("enter(fn, jfn, args, kwargs)", code)
+    code.constants["run_prologue"] = thunder_hooks.run_prologue
+    code.constants["entry"] = program.entry
+    code.lines.append("return run_prologue(jfn, entry, args, kwargs)")
+    return _function("enter(fn, jfn, args, kwargs)", code)
+
+
+def _function(signature: str, code: PathCode) -> Callable:
+    body = "\n".join(f"  {line}" for line in code.lines)
     namespace = dict(code.constants)
-    exec(compile(f"def same_outside(fn, args, kwargs):\n{body}\n", "<speckey guards>", "exec"), namespace)
-    return namespace["same_outside"]
+    exec(compile(f"def {signature}:\n{body}\n", "<speckey entry>", "exec"), namespace)
+    return namespace[signature.partition("(")[0]]
 
 
 # -- names -----------------------------------------------------------------------------------------

@@ -7,14 +7,18 @@ from __future__ import annotations
 
 import functools
 import threading
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import torch
 
 from speckey import thunder_hooks
+from speckey.codegen import compile_tree
 from speckey.compiler import Call, Entry, compile_entry
 from speckey.signature import Description, alias_groups, describe, environment
 from speckey.table import Tree
+
+R = TypeVar("R")
 
 
 class Bucket:
@@ -23,12 +27,27 @@ class Bucket:
     def __init__(self) -> None:
         self.exact: dict[tuple, list[Entry]] = {}
         self.tree: Tree[Entry] = Tree()
+        self._find: Callable[[Any, Callable], Any] | None = None
 
     def insert(self, entry: Entry) -> None:
         if entry.kind == "exact":
             self.exact.setdefault(entry.shapes, []).append(entry)
         else:
             self.tree.insert(entry)
+            self._find = None
+
+    def find(self, tensors: list[torch.Tensor], accept: Callable[[Entry], R | None]) -> R | None:
+        """What ``accept`` makes of the first entry that fits these sizes and that it does not turn down."""
+        shapes = [t.shape for t in tensors]
+        if self.exact:
+            for entry in reversed(self.exact.get(tuple(map(tuple, shapes)), ())):
+                if (found := accept(entry)) is not None:
+                    return found
+        find = self._find
+        if find is None:
+            find, _ = compile_tree(self.tree)
+            self._find = find
+        return find(shapes, accept)
 
 
 class Table:
@@ -71,18 +90,14 @@ class Table:
 
         def accept(entry: Entry) -> tuple | None:
             try:
-                if not entry.same_outside(self.fn, args, kwargs):
-                    return None
                 if entry.aliases is not None and entry.aliases != alias_groups(enumerate(description.tensors)):
                     return None
-                return (entry, *thunder_hooks.run_prologue(self.jfn, entry.program.entry, args, kwargs))
+                entered = entry.enter(self.fn, self.jfn, args, kwargs)
             except Exception:  # a path that is gone, a check of thunder's that fails
                 return None
+            return None if entered is None else (entry, *entered)
 
-        for entry in reversed(bucket.exact.get(description.shapes(), ())):
-            if (found := accept(entry)) is not None:
-                return found
-        return bucket.tree.find(description.sizes(), accept)
+        return bucket.find(description.tensors, accept)
 
     def _compile_and_run(
         self, signature: tuple, args: tuple, kwargs: dict, *, exactly: bool = False, reason: str = ""
@@ -125,7 +140,10 @@ class Table:
     def _run(self, entry: Entry, inputs: tuple, to_epilogue: tuple) -> Any:
         program = entry.program
         compiled = program.entry
-        result = compiled.computation_fn(*inputs)
+        computation = entry.computation
+        if computation is None:
+            computation = entry.computation = thunder_hooks.computation_for(compiled, inputs)
+        result = computation(*inputs)
         if compiled.backward_fn:
             result = thunder_hooks.attach_backward(self.jfn, compiled, result)
         result = compiled.epilogue_fn(*to_epilogue, *result)

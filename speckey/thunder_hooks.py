@@ -54,11 +54,13 @@ __all__ = [
     "Tracing",
     "attach_backward",
     "compile_program",
+    "computation_for",
     "force_graph_code",
     "is_tracing",
     "no_grad_sync",
     "original_compile",
     "original_jit",
+    "read_prologue",
     "recipe_with_options",
     "replace_entry_points",
     "run_prologue",
@@ -1087,6 +1089,105 @@ def no_grad_sync(fn: Any) -> bool:
 
         return get_skip_data_parallel_grad_sync()
     return False
+
+
+@attrs.frozen
+class Unpacking:
+    """What a prologue hands on, as paths.
+
+    Besides those of ``guards`` there are ("parameter", name), ("buffer", name) and ("submodule", name) of
+    thunder's module, and ("jfn",), the module itself.
+    """
+
+    to_computation: tuple[Path, ...]
+    to_epilogue: tuple[Path, ...]
+    checked: frozenset[Path]  # what the prologue checks
+
+
+_UNPACK_FROM_MODULE = {
+    _P.UNPACK_PARAMETER: "parameter",
+    _P.UNPACK_BUFFER: "buffer",
+    _P.UNPACK_SUBMODULE: "submodule",
+}
+_CHECKS = frozenset(
+    [
+        "check_tensor_metadata",
+        "check_number_type_and_value",
+        "check_string_value",
+        "check_literal_like",
+        "check_slice_value",
+    ]
+)
+
+
+def read_prologue(entry: Any) -> Unpacking | None:
+    """What the prologue of a compiled entry does, or None where it does something unknown."""
+    paths: dict[str, Path] = {"args": ("args",), "kwargs": ("kwargs",)}
+    checked: set[Path] = set()
+    try:
+        for operation in entry.prologue_traces[-1].bound_symbols:
+            kind, name = operation.sym.id, operation.sym.name
+            if kind is _P.RETURN:
+                computation, epilogue = operation.args[0]
+                found = [tuple(paths[p.name] for p in values) for values in (computation, epilogue)]
+                return Unpacking(*found, frozenset(checked))
+            if kind is _P.UNPACK_TRIVIAL:
+                continue  # args and kwargs
+            if name == "check_len":
+                if operation.args[0].name not in ("args", "kwargs"):
+                    return None
+                continue
+            if name == "shape":
+                source = paths[operation.args[0].name]
+                for dim, size in enumerate(operation.output):
+                    if isinstance(size, Proxy):
+                        paths[size.name] = ("item", ("attr", source, "shape"), dim)
+                continue
+            if name in _CHECKS:
+                checked.add(paths[operation.args[0].name])
+                continue
+            path = _unpacked_path(operation, paths)
+            if path is None:
+                return None
+            paths[operation.output.name] = path
+    except (LookupError, AttributeError, TypeError, ValueError):
+        return None
+    return None
+
+
+def _unpacked_path(operation: Any, paths: dict[str, Path]) -> Path | None:
+    kind = operation.sym.id
+    if kind is _P.UNPACK_FUNCTION_OBJ:
+        return ("fn",)
+    above = paths[operation.args[0].name]
+    if kind is _P.UNPACK_THUNDER_MODULE:
+        return ("jfn",) if above == ("fn",) else None
+    if kind in _UNPACK_FROM_MODULE:
+        prefix = "" if above == ("jfn",) else f"{above[1]}." if above[0] == "submodule" else None
+        return None if prefix is None else (_UNPACK_FROM_MODULE[kind], prefix + operation.args[1])
+    if above == ("jfn",):
+        above = ("fn",)
+    if above[0] == "submodule":
+        return None
+    key = operation.args[1]
+    if kind is _P.UNPACK_ATTR and isinstance(key, str):
+        return ("attr", above, key)
+    if kind is _P.UNPACK_GETITEM and isinstance(key, (int, str)):
+        return ("item", above, key)
+    return None
+
+
+def computation_for(entry: Any, inputs: tuple) -> Callable:
+    """The computation, without switching autograd and autocast off around it where they are off or idle.
+
+    Autograd is idle when no input requires a gradient; signature and guards keep it so for an entry, and
+    they hold the state of autocast.
+    """
+    if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
+        return entry.computation_fn
+    if torch.is_grad_enabled() and any(isinstance(t, torch.Tensor) and t.requires_grad for t in inputs):
+        return entry.computation_fn
+    return inspect.unwrap(entry.computation_fn)
 
 
 def attach_backward(jfn: Any, entry: Any, result: tuple) -> Any:
