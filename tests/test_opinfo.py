@@ -15,7 +15,7 @@ SLICE = [
     "cumsum",
     "reshape",
     "getitem",
-    "cat",
+    "cat_wrapper",
     "split",
     "unsqueeze",
     "pad",
