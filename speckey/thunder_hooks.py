@@ -987,6 +987,8 @@ def compile_program(
                 _check_names(entry.computation_traces[-1])
                 if entry.backward_traces:
                     _check_names(entry.backward_traces[-1])
+            if entry.backward_traces:
+                entry = _clearing_backward(entry)
     finally:
         thunder._cache_info_ctx.reset(token)
     changed = grad_enabled_after != torch.is_grad_enabled()
@@ -1011,6 +1013,30 @@ def _check_names(trace: Any) -> None:
             if isinstance(proxy, (TensorProxy, NumberProxy)) and proxy.name not in known:
                 raise Unsafe(f"{proxy.name} is used but not defined")
         known.update(p.name for p in operation.flat_proxy_outs)
+
+
+def _clearing_backward(entry: Any) -> Any:
+    """The entry with a backward that empties the lists it is given, which torch's side of it insists on.
+
+    thunder's does so for those it takes anything from: not where no output depends on an input.
+    """
+    backward = entry.backward_traces[-1]
+    cleared = sum(operation.sym.name == _CLEAR for operation in backward.bound_symbols)
+    if cleared == 4:  # saved_for_backward, its two parts, and the cotangents
+        return entry
+    compute = entry.backward_fn
+
+    def backward_fn(saved_for_backward: list, cotangents: list) -> Any:
+        tensors = saved_for_backward[0]
+        gradients = compute(saved_for_backward, cotangents)
+        tensors.clear()
+        cotangents.clear()
+        return gradients
+
+    return entry._replace(backward_fn=backward_fn)
+
+
+_CLEAR = "clear_mutable_collection"
 
 
 def _proxies_in(values: Any) -> Iterator[Proxy]:

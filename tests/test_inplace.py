@@ -60,3 +60,28 @@ def test_empty_tensors_share_nothing():
     for n in (0, 3, 0):
         same(jfn, write, torch.randn(2, n), torch.randn(2, n))
     assert misses(jfn) <= 2
+
+
+@pytest.mark.parametrize("shape", [(3, 4), (0, 0, 2)])
+def test_a_backward_in_which_nothing_depends_on_the_result(shape):
+    def fn(x, y):
+        v = x * 1
+        v.add_(x.shape[-1])
+        return y * x.shape[0], x.sum()
+
+    def only_outside(x, y):
+        v = x * 1
+        v.add_(x.shape[-1])
+        return y * x.shape[0]
+
+    for f in (fn, only_outside):
+        jfn = compiled(f)
+        for more in (0, 1):
+            x = torch.randn(shape[0] + more, *shape[1:], requires_grad=True)
+            result = same(jfn, f, x, torch.randn(1, *shape[1:]))
+            outputs = result if isinstance(result, tuple) else (result,)
+            (grad,) = torch.autograd.grad(
+                [o.sum() for o in outputs if o.requires_grad], [x], allow_unused=True
+            ) if any(o.requires_grad for o in outputs) else (None,)
+            expected = torch.ones_like(x) if f is fn else torch.zeros_like(x)
+            torch.testing.assert_close(torch.zeros_like(x) if grad is None else grad, expected)
