@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import attrs
 import torch
 
 from speckey import thunder_hooks
-from speckey.guards import Guard, Path, PathCode, TensorMetadata, guard_lines, module_tensor_name
+from speckey.guards import Guard, Path
 from speckey.key import Names, SpecKey, path_text
 from speckey.recorder import Fact, Recorder
-from speckey.signature import Description, Environment, alias_groups
+from speckey.signature import Description, Question, alias_groups
 from speckey.thunder_hooks import Program, Tracing
 
 
@@ -37,11 +37,24 @@ class Entry:
     hits: int = 0
     facts: Sequence[Fact] = attrs.field(repr=False, factory=tuple)
     shapes: tuple[tuple[int, ...], ...] = attrs.field(repr=False, default=())
+    answers: Sequence[tuple[Question, object]] = attrs.field(repr=False, factory=tuple)
+    tensor_paths: tuple[Path, ...] = attrs.field(repr=False, default=())
     program: Program = attrs.field(repr=False, default=None)
-    guards: tuple[Guard, ...] = attrs.field(repr=False, default=())
-    enter: Callable[[Any, Any, tuple, dict], tuple | None] = attrs.field(repr=False, default=None)
-    computation: Callable | None = attrs.field(repr=False, default=None)  # set by its first run
+    guards: Mapping[Path, Guard] = attrs.field(repr=False, factory=dict)
     aliases: str | None = attrs.field(repr=False, default=None)
+    run: Callable[[tuple, dict], Any] = attrs.field(repr=False, default=None)  # set after its first run
+
+    @property
+    def steps(self) -> list[tuple[Any, Any]]:
+        return [*self.answers, *((fact.test, fact.outcome) for fact in self.facts if self.kind == "symbolic")]
+
+    @property
+    def shapes_only(self) -> tuple | None:
+        return self.shapes if self.kind == "exact" else None
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        return tuple(map(len, self.shapes))
 
 
 @attrs.frozen
@@ -53,7 +66,6 @@ class Call:
     args: tuple
     kwargs: dict[str, Any]
     description: Description
-    signature: tuple  # of the whole call: arguments and environment
 
 
 def compile_entry(call: Call, *, exactly: bool = False, reason: str = "") -> Entry:
@@ -91,71 +103,18 @@ def _compile(call: Call, *, symbolic: bool, reason: str = "") -> Entry:
     names = _names(call)
     aliases = alias_groups(enumerate(description.tensors)) if program.mutates else None
     return Entry(
-        key=SpecKey.of(call.signature, recorder.facts, _arguments(call, names, aliases), names),
+        key=SpecKey.of(description.signature, recorder.facts, _arguments(call, names, aliases), names),
         kind="symbolic" if symbolic else "exact",
         compile_seconds=seconds,
         reason=reason,
         facts=tuple(recorder.facts),
         shapes=description.shapes(),
+        answers=tuple(description.answers),
+        tensor_paths=tuple(description.paths),
         program=program,
-        guards=tuple(recorder.guards.values()),
-        enter=_compile_enter(call, recorder.guards, program),
+        guards=recorder.guards,
         aliases=aliases,
     )
-
-
-def _tensors_of_module(jfn: Any, guards: dict[Path, Guard]) -> dict[Path, tuple[dict, str]]:
-    """Parameters and buffers that thunder takes from its own module, where they are the original's."""
-    found: dict[Path, tuple[dict, str]] = {}
-    for path, guard in guards.items():
-        name = module_tensor_name(path) if isinstance(guard.frozen, TensorMetadata) else None
-        if name is None:
-            continue
-        for tensors, get in (("_overrides_parameters", "get_parameter"), ("_overrides_buffers", "get_buffer")):
-            overrides = getattr(jfn, tensors, {})
-            if name in overrides and getattr(jfn._model, get)(name) is overrides[name]:
-                found[path] = (overrides, name)
-    return found
-
-
-def _compile_enter(
-    call: Call, guards: dict[Path, Guard], program: Program
-) -> Callable[[Any, Any, tuple, dict], tuple | None]:
-    """``enter(fn, jfn, args, kwargs)``: what computation and epilogue are called with, None where a guard fails.
-
-    Does what thunder's prologue does, or calls it where it does something unknown.
-    """
-    code = PathCode()
-    used = _tensors_of_module(call.jfn, guards)
-    guard_lines(code, guards, "return None", used)
-    unpacking = thunder_hooks.read_prologue(program.entry)
-    covered = call.description.structured | guards.keys()
-    by_name = {name: path for path, (_, name) in used.items()}
-
-    def plain(path: Path) -> Path | None:
-        """The path of what thunder takes from its module, in the original one."""
-        if path[0] in ("parameter", "buffer"):
-            return by_name.get(path[1])
-        return None if path[0] == "submodule" else path
-
-    if unpacking is not None and all(plain(p) in covered for p in unpacking.checked):
-        wanted = [[plain(p) for p in paths] for paths in (unpacking.to_computation, unpacking.to_epilogue)]
-        if all(p is not None for paths in wanted for p in paths):
-            code.alias(("jfn",), "jfn")
-            results = ["(" + "".join(code.fetch(p) + ", " for p in paths) + ")" for paths in wanted]
-            code.lines.append(f"return {results[0]}, {results[1]}")
-            return _function("enter(fn, jfn, args, kwargs)", code)
-    code.constants["run_prologue"] = thunder_hooks.run_prologue
-    code.constants["entry"] = program.entry
-    code.lines.append("return run_prologue(jfn, entry, args, kwargs)")
-    return _function("enter(fn, jfn, args, kwargs)", code)
-
-
-def _function(signature: str, code: PathCode) -> Callable:
-    body = "\n".join(f"  {line}" for line in code.lines)
-    namespace = dict(code.constants)
-    exec(compile(f"def {signature}:\n{body}\n", "<speckey entry>", "exec"), namespace)
-    return namespace[signature.partition("(")[0]]
 
 
 # -- names -----------------------------------------------------------------------------------------
@@ -194,24 +153,24 @@ def _arguments(call: Call, names: Names, aliases: str | None) -> tuple[str, ...]
         if id(value) not in tensors:
             text = repr(value) if isinstance(value, (int, float, complex, str, type(None))) else type(value).__name__
             lines.append(f"{parameters[path]}: {text}")
-    lines.extend(_environment_text(call.signature[0]))
+    lines.extend(_environment_text(call.description))
     if aliases:
         lines.append(f"tensors that share memory: {aliases}")
     return tuple(lines)
 
 
-def _environment_text(environment: Environment) -> list[str]:
+def _environment_text(description: Description) -> list[str]:
     """What is not as torch starts out."""
     lines = []
-    if environment.inference_mode:
+    if description.answer("inference mode"):
         lines.append("under torch.inference_mode()")
-    elif not environment.grad_enabled:
+    elif not description.answer("grad mode"):
         lines.append("under torch.no_grad()")
-    if environment.default_dtype is not torch.float32:
-        lines.append(f"default dtype {environment.default_dtype}")
-    if environment.default_device.type != "cpu":
-        lines.append(f"default device {environment.default_device}")
-    for device, dtype in (("cpu", environment.autocast_cpu), ("cuda", environment.autocast_cuda)):
+    if description.answer("default dtype") is not torch.float32:
+        lines.append(f"default dtype {description.answer('default dtype')}")
+    if description.answer("default device") is not None:
+        lines.append(f"default device {description.answer('default device')}")
+    for device, dtype in zip(("cpu", "cuda"), description.answer("autocast") or (None, None), strict=True):
         if dtype is not None:
             lines.append(f"under torch.autocast({device!r}, {dtype})")
     return lines

@@ -7,159 +7,102 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 
-from speckey import thunder_hooks
-from speckey.codegen import compile_tree
+from speckey import signature, thunder_hooks
+from speckey.codegen import Unit
 from speckey.compiler import Call, Entry, compile_entry
-from speckey.signature import Description, alias_groups, describe, environment
-from speckey.table import Tree
+from speckey.runner import compile_run
+from speckey.signature import describe
+from speckey.table import MISS, Tree
 
-R = TypeVar("R")
-
-
-class Bucket:
-    """The entries of one signature: exact ones by their shapes, the others in a tree."""
-
-    def __init__(self) -> None:
-        self.exact: dict[tuple, list[Entry]] = {}
-        self.tree: Tree[Entry] = Tree()
-        self._find: Callable[[Any, Callable], Any] | None = None
-
-    def insert(self, entry: Entry) -> None:
-        if entry.kind == "exact":
-            self.exact.setdefault(entry.shapes, []).append(entry)
-        else:
-            self.tree.insert(entry)
-            self._find = None
-
-    def find(self, tensors: list[torch.Tensor], accept: Callable[[Entry], R | None]) -> R | None:
-        """What ``accept`` makes of the first entry that fits these sizes and that it does not turn down."""
-        shapes = [t.shape for t in tensors]
-        if self.exact:
-            for entry in reversed(self.exact.get(tuple(map(tuple, shapes)), ())):
-                if (found := accept(entry)) is not None:
-                    return found
-        find = self._find
-        if find is None:
-            find, _ = compile_tree(self.tree)
-            self._find = find
-        return find(shapes, accept)
+signature.ABOUT_VALUES["no grad sync"] = thunder_hooks.no_grad_sync
 
 
 class Table:
-    """Everything compiled for one callable, and the way a call takes through it."""
+    """Everything compiled for one callable, and the way a call takes through it.
+
+    Attributes:
+        entries: oldest first.
+        last: the entry that served the last call.
+        misses: how many calls were compiled for.
+        slow_calls: how many calls found no entry, including those that failed.
+    """
 
     def __init__(self, jfn: Any, fn: Any) -> None:
         self.jfn = jfn
         self.fn = fn
         self.entries: list[Entry] = []
-        self.buckets: dict[tuple, Bucket] = {}
+        self.last: Entry | None = None
+        self.misses = 0
+        self.slow_calls = 0
         self._lock = threading.RLock()
+        self._tree: Tree[Entry] = Tree()
+        self.unit = Unit(self._tree.root, fn, self._lock)
         self._original_parameters = _parameters_and_buffers(fn)
+        thunder_hooks.follow(jfn._lc_cs, self)
+
+    @property
+    def hits(self) -> int:
+        return sum(entry.hits for entry in self.entries)
+
+    @property
+    def calls(self) -> int:
+        return self.hits + self.slow_calls
 
     # -- calls -------------------------------------------------------------------------------------
 
-    def __call__(self, args: tuple, kwargs: dict[str, Any]) -> Any:
-        stats = self.jfn._lc_cs
-        stats.calls += 1
-        description = describe(args, kwargs)
-        signature = (environment(), thunder_hooks.no_grad_sync(self.fn), description.signature)
-        found = self._find(signature, description, args, kwargs)
-        if found is None:
-            return self._compile_and_run(signature, args, kwargs)
-        entry, inputs, to_epilogue = found
-        entry.hits += 1
-        stats.cache_hits += 1
-        self._remember(entry)
+    def compile_and_run(self, args: tuple, kwargs: dict) -> Any:
+        """For a call that no entry fits."""
+        with self._lock:
+            self._adopt_replaced_parameters()
+            # Another thread may have compiled it, or a replaced parameter may be all that changed.
+            result = self.unit.go(args, kwargs)
+            if result is not MISS:
+                return result
+            self.slow_calls += 1
+            return self._compile(args, kwargs)
+
+    def recover(self, entry: Entry, error: Exception, args: tuple, kwargs: dict) -> Any:
+        """Eager may accept this call although the program that should serve it does not: let an exact one decide."""
+        if entry.kind == "exact" or entry.program.mutates:
+            raise error
+        with self._lock:
+            return self._compile(args, kwargs, exactly=True, reason=_reason(error))
+
+    def _compile(self, args: tuple, kwargs: dict, *, exactly: bool = False, reason: str = "") -> Any:
+        self.misses += 1
+        description = describe(args, kwargs, self.fn)
+        call = Call(self.jfn, self.fn, args, kwargs, description)
+        entry = compile_entry(call, exactly=exactly, reason=reason)
         try:
-            return self._run(entry, inputs, to_epilogue)
+            result = self._run_first(call, entry)
         except Exception as error:
             if entry.kind == "exact" or entry.program.mutates:
                 raise
-            # Eager may accept this call although the program does not: let an exact one decide.
-            return self._compile_and_run(signature, args, kwargs, exactly=True, reason=_reason(error))
+            entry = compile_entry(call, exactly=True, reason=_reason(error))
+            result = self._run_first(call, entry)
+        self.last = entry
+        if description.cacheable and entry.program.reusable:
+            self._tree.insert(entry)
+            self.entries.append(entry)
+            self.jfn._lc_cs.interpreter_cache.append(entry.program.entry)
+        return result
 
-    def _find(self, signature: tuple, description: Description, args: tuple, kwargs: dict) -> tuple | None:
-        bucket = self.buckets.get(signature) if description.cacheable else None
-        if bucket is None:
-            return None
-
-        def accept(entry: Entry) -> tuple | None:
-            try:
-                if entry.aliases is not None and entry.aliases != alias_groups(enumerate(description.tensors)):
-                    return None
-                entered = entry.enter(self.fn, self.jfn, args, kwargs)
-            except Exception:  # a path that is gone, a check of thunder's that fails
-                return None
-            return None if entered is None else (entry, *entered)
-
-        return bucket.find(description.tensors, accept)
-
-    def _compile_and_run(
-        self, signature: tuple, args: tuple, kwargs: dict, *, exactly: bool = False, reason: str = ""
-    ) -> Any:
-        with self._lock:
-            self._adopt_replaced_parameters()
-            description = describe(args, kwargs, with_paths=True)
-            stats = self.jfn._lc_cs
-            if not exactly:
-                # Another thread may have compiled it, or a replaced parameter may be all that changed.
-                found = self._find(signature, description, args, kwargs)
-                if found is not None:
-                    entry, inputs, to_epilogue = found
-                    entry.hits += 1
-                    stats.cache_hits += 1
-                    self._remember(entry)
-                    return self._run(entry, inputs, to_epilogue)
-            stats.cache_misses += 1
-            call = Call(self.jfn, self.fn, args, kwargs, description, signature)
-            entry = compile_entry(call, exactly=exactly, reason=reason)
-            try:
-                inputs, to_epilogue = thunder_hooks.run_prologue(self.jfn, entry.program.entry, args, kwargs)
-                result = self._run(entry, inputs, to_epilogue)
-            except Exception as error:
-                if entry.kind == "exact" or entry.program.mutates:
-                    raise
-                entry = compile_entry(call, exactly=True, reason=_reason(error))
-                inputs, to_epilogue = thunder_hooks.run_prologue(self.jfn, entry.program.entry, args, kwargs)
-                result = self._run(entry, inputs, to_epilogue)
-            if description.cacheable and entry.program.reusable:
-                self._insert(signature, entry)
-            self._remember(entry)
-            return result
-
-    def _insert(self, signature: tuple, entry: Entry) -> None:
-        self.buckets.setdefault(signature, Bucket()).insert(entry)
-        self.entries.append(entry)
-        self.jfn._lc_cs.interpreter_cache.append(entry.program.entry)
-
-    def _run(self, entry: Entry, inputs: tuple, to_epilogue: tuple) -> Any:
-        program = entry.program
-        compiled = program.entry
-        computation = entry.computation
-        if computation is None:
-            computation = entry.computation = thunder_hooks.computation_for(compiled, inputs)
-        result = computation(*inputs)
+    def _run_first(self, call: Call, entry: Entry) -> Any:
+        """By thunder's own prologue, which has a say in whether the entry fits."""
+        compiled = entry.program.entry
+        inputs, to_epilogue = thunder_hooks.run_prologue(self.jfn, compiled, call.args, call.kwargs)
+        entry.run = compile_run(self, entry, call.description, entry.guards, inputs)
+        result = compiled.computation_fn(*inputs)
         if compiled.backward_fn:
             result = thunder_hooks.attach_backward(self.jfn, compiled, result)
         result = compiled.epilogue_fn(*to_epilogue, *result)
-        if program.grad_enabled_after is not None:
-            torch.set_grad_enabled(program.grad_enabled_after)
+        if entry.program.grad_enabled_after is not None:
+            torch.set_grad_enabled(entry.program.grad_enabled_after)
         return result
-
-    def _remember(self, entry: Entry) -> None:
-        """What thunder tells of the last call."""
-        stats, compiled = self.jfn._lc_cs, entry.program.entry
-        stats.last_traces = compiled.computation_traces
-        stats.last_prologue_traces = compiled.prologue_traces
-        stats.last_epilogue_traces = compiled.epilogue_traces
-        stats.last_backward_traces = compiled.backward_traces
-        stats.last_prologue = compiled.prologue_fn
-        stats.last_computation = compiled.computation_fn
 
     def _adopt_replaced_parameters(self) -> None:
         """Let thunder's module see parameters and buffers that were replaced on the original module.
@@ -194,25 +137,30 @@ def _reason(error: BaseException) -> str:
 
 def make_callable(jfn: Any, fn: Any) -> Any:
     """Put a table in front of what ``thunder.jit`` returned."""
+    current_trace = thunder_hooks.current_trace
     if isinstance(fn, torch.nn.Module):
         table = Table(jfn, fn)
 
         def forward(*args: Any, **kwargs: Any) -> Any:
-            if thunder_hooks.is_tracing():
+            if current_trace(None) is not None:
                 return fn(*args, **kwargs)
-            return table(args, kwargs)
+            result = unit.go(args, kwargs)
+            return table.compile_and_run(args, kwargs) if result is MISS else result
 
+        unit = table.unit
         jfn._forward_fn = forward
         jfn._speckey_table = table
         return jfn
 
     @functools.wraps(fn)
     def compiled(*args: Any, **kwargs: Any) -> Any:
-        if thunder_hooks.is_tracing():
+        if current_trace(None) is not None:
             return fn(*args, **kwargs)
-        return table(args, kwargs)
+        result = unit.go(args, kwargs)
+        return table.compile_and_run(args, kwargs) if result is MISS else result
 
     compiled._lc_cd, compiled._lc_cs, compiled._lc_transforms = jfn._lc_cd, jfn._lc_cs, jfn._lc_transforms
     table = Table(compiled, fn)
+    unit = table.unit
     compiled._speckey_table = table
     return compiled

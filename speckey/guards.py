@@ -7,6 +7,7 @@ are fetched once.  Knows nothing of thunder.
 
 from __future__ import annotations
 
+import copy
 import enum
 import keyword
 import struct
@@ -180,6 +181,14 @@ def module_tensor_name(path: Path) -> str | None:
     return ".".join(names) if names and path == ("fn",) else None
 
 
+def module_path(name: str) -> Path:
+    """The path of the submodule ``layers.0`` of the compiled module."""
+    path: Path = ("fn",)
+    for part in name.split("."):
+        path = ("item", ("attr", path, "_modules"), part)
+    return path
+
+
 class PathCode:
     """Python statements that fetch the values at paths, each part of a path once.
 
@@ -188,14 +197,24 @@ class PathCode:
     identifier.
     """
 
-    def __init__(self, prefix: str = "p") -> None:
+    def __init__(self, indent: int = 1) -> None:
         self.lines: list[str] = []
         self.constants: dict[str, Any] = {}
+        self.indent = indent
         self._names: dict[Path, str] = {("fn",): "fn", ("args",): "args", ("kwargs",): "kwargs"}
-        self._prefix = prefix
+
+    def write(self, line: str) -> None:
+        self.lines.append(" " * self.indent + line)
+
+    def nested(self) -> PathCode:
+        """The same text, one step further in; what is fetched there is not known outside."""
+        inner = copy.copy(self)
+        inner.indent += 1
+        inner._names = self._names.copy()
+        return inner
 
     def bind(self, value: Any) -> str:
-        name = f"{self._prefix}c{len(self.constants)}"
+        name = f"c{len(self.constants)}"
         self.constants[name] = value
         return name
 
@@ -204,8 +223,8 @@ class PathCode:
         name = self._names.get(path)
         if name is None:
             expression = self.expression(path)
-            name = self._names[path] = f"{self._prefix}{len(self._names)}"
-            self.lines.append(f"{name} = {expression}")
+            name = self._names[path] = f"p{len(self._names)}"
+            self.write(f"{name} = {expression}")
         return name
 
     def expression(self, path: Path) -> str:
@@ -246,15 +265,15 @@ def guard_lines(
         frozen = guard.frozen
         if isinstance(frozen, Presence):
             wrong = "" if frozen is Presence.ABSENT else "not "
-            code.lines.append(f"if {wrong}hasattr({code.fetch(path[1])}, {code.bind(path[2])}): {fail}")
+            code.write(f"if {wrong}hasattr({code.fetch(path[1])}, {code.bind(path[2])}): {fail}")
             continue
         value = code.fetch(path)
         if path in used:
             source, name = used[path]
-            code.lines.append(f"if {code.bind(source)}[{code.bind(name)}] is not {value}: {fail}")
+            code.write(f"if {code.bind(source)}[{code.bind(name)}] is not {value}: {fail}")
         condition = _condition(code, path, value, frozen)
         if condition:
-            code.lines.append(f"if {condition}: {fail}")
+            code.write(f"if {condition}: {fail}")
 
 
 def _condition(code: PathCode, path: Path, value: str, frozen: Any) -> str:

@@ -1,5 +1,9 @@
 """Everything about a call that is not a size: the structure, types and values of its arguments, and
-the state of torch around it.  Also lists the tensors whose sizes may vary, in a fixed order.
+the state of torch around it.
+
+A signature is a list of answers.  Which question comes next depends on the answers before it only,
+so that calls with equal answers were asked the same, and questions can be laid out as a tree.
+Also lists the tensors whose sizes may vary, in the order in which they are met.
 
 Knows nothing of thunder, entries or tables.
 """
@@ -10,13 +14,15 @@ import dataclasses
 import enum
 import struct
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator
 from types import BuiltinFunctionType, FunctionType, ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 import attrs
 import torch
 
+from speckey import torch_private
 from speckey.guards import Path, freeze
 
 try:
@@ -50,20 +56,172 @@ class Identity:
         return f"<{type(self._ref()).__name__}>"
 
 
+# -- questions -------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class Question:
+    """``kind`` of the value at ``path``; for "same as", which of ``others`` it is.
+
+    Questions about the state of torch have no path.
+    """
+
+    kind: str
+    path: Path = ()
+    others: tuple[Path, ...] = ()
+
+    def ask(self, fetch: Callable[[Path], Any]) -> object:
+        """The slow and simple way to ask."""
+        if self.kind == "same as":
+            return same_as(fetch(self.path), [fetch(p) for p in self.others])
+        if self.path:
+            return ABOUT_VALUES[self.kind](fetch(self.path))
+        return ABOUT_TORCH[self.kind]()
+
+
+def keys(mapping: dict) -> tuple:
+    """Its keys in order (a program may iterate); strings as they are, others frozen."""
+    return tuple([k if type(k) is str else freeze(k) for k in mapping])
+
+
+def bits(number: float | complex) -> bytes:
+    """NaN equals itself, 0.0 is not -0.0."""
+    return struct.pack("d", number) if type(number) is float else struct.pack("dd", number.real, number.imag)
+
+
+def same_as(value: object, others: Iterable[object]) -> int | None:
+    return next((i for i, other in enumerate(others) if other is value), None)
+
+
+def is_ordinary(tensor: torch.Tensor) -> bool:
+    """Whether nothing but its sizes and metadata can be told apart."""
+    return tensor.layout is torch.strided and not tensor.__dict__
+
+
+def has_no_gradient(tensor: torch.Tensor) -> bool:
+    return not tensor.is_leaf or tensor.grad is None
+
+
+def tensor_details(tensor: torch.Tensor) -> tuple:
+    """Of tensors whose sizes stay fixed: parameters, subclasses, sparse ones, leaves with a gradient."""
+    grad = tensor.grad if tensor.requires_grad and tensor.is_leaf else None
+    return (
+        type(tensor),
+        tensor.dtype,
+        tensor.device,
+        tensor.requires_grad,
+        tensor.layout,
+        tensor.is_leaf,
+        tensor.is_quantized,
+        _shape(tensor),
+        freeze(tensor.__dict__),
+        None if grad is None else tensor_details(grad),
+    )
+
+
+def _shape(tensor: torch.Tensor) -> object:
+    try:
+        return tuple(int(n) for n in tensor.shape)
+    except (RuntimeError, TypeError):  # nested tensors have no one shape
+        return Identity(tensor)
+
+
+def extras(value: object) -> object:
+    """What an instance of a subclass of a container or number carries besides its content."""
+    extra = getattr(value, "__dict__", None)
+    return freeze(extra) if extra else None
+
+
+def summary(value: Any) -> object:
+    """A hashable stand-in for what is not looked into piece by piece."""
+    if isinstance(value, _CONSTANT_TYPES):
+        return value
+    if isinstance(value, (slice, set, frozenset)):
+        return freeze(value)
+    if numpy is not None and isinstance(value, numpy.ndarray):
+        return (value.shape, value.dtype.str, value.tobytes())
+    return (repr(value), extras(value))  # subclasses of numbers and strings: numpy scalars, IntEnum
+
+
+def has_fields_only(value: object) -> bool:
+    """Of a dataclass: whether its attributes are its fields."""
+    return getattr(value, "__dict__", {}).keys() == {f.name for f in dataclasses.fields(value)}  # type: ignore[arg-type]
+
+
+ABOUT_VALUES: dict[str, Callable[[Any], object]] = {
+    "type": type,
+    "length": len,
+    "keys": keys,
+    "value": lambda v: v,
+    "bits": bits,
+    "ordinary": is_ordinary,
+    "dtype": lambda t: t.dtype,
+    "device": lambda t: t.device,
+    "requires grad": lambda t: t.requires_grad,
+    "no gradient": has_no_gradient,
+    "rank": lambda t: t.dim(),
+    "details": tensor_details,
+    "extras": extras,
+    "summary": summary,
+    "fields": has_fields_only,
+    "identity": Identity,
+    "no grad sync": lambda fn: False,  # set by thunder_hooks
+}
+
+
+def autocast() -> tuple[torch.dtype | None, torch.dtype | None] | None:
+    """What autocast computes in on the CPU and on CUDA devices; None when it is off for both."""
+    dtypes = tuple(torch.get_autocast_dtype(d) if torch.is_autocast_enabled(d) else None for d in ("cpu", "cuda"))
+    return None if dtypes == (None, None) else dtypes  # type: ignore[return-value]
+
+
+def default_device() -> torch.device | None:
+    """The default device; None for the CPU."""
+    if not torch_private.default_device_may_differ():
+        return None
+    device = torch.get_default_device()
+    return None if device == torch.device("cpu") else device
+
+
+# The state of torch that tracing looks at, besides the arguments.
+ABOUT_TORCH: dict[str, Callable[[], object]] = {
+    "grad mode": torch.is_grad_enabled,
+    "inference mode": torch.is_inference_mode_enabled,
+    "default dtype": torch.get_default_dtype,
+    "default device": default_device,
+    "autocast": autocast,
+}
+
+
+# -- descriptions ----------------------------------------------------------------------------------
+
+
 @attrs.define
 class Description:
     """One call: its signature, and the tensors whose sizes may vary.
 
-    ``paths`` (how each of ``tensors`` is found in the arguments) and ``structured`` (the paths of all
-    that the signature covers) are filled when asked for only.  ``cacheable`` is False for arguments
-    that change by being used, such as generators.
+    Attributes:
+        answers: the questions that were asked, with their answers.
+        tensors: in the order in which they were met.
+        paths: how each of ``tensors`` is found in the arguments.
+        structured: the paths of all that the signature covers.
+        cacheable: False for arguments that change by being used, such as generators.
     """
 
-    signature: tuple
-    tensors: list[torch.Tensor]
-    paths: list[Path]
-    structured: set[Path]
+    answers: list[tuple[Question, object]] = attrs.field(factory=list)
+    tensors: list[torch.Tensor] = attrs.field(factory=list)
+    paths: list[Path] = attrs.field(factory=list)
+    structured: set[Path] = attrs.field(factory=set)
     cacheable: bool = True
+
+    @property
+    def signature(self) -> tuple:
+        """Equal for two calls when all answers are."""
+        return tuple([answer for _, answer in self.answers])
+
+    def answer(self, kind: str) -> Any:
+        """The answer to the first question of this kind."""
+        return next(answer for question, answer in self.answers if question.kind == kind)
 
     def sizes(self) -> dict[str, int]:
         """The size of every dimension by its name in expressions (``s{tensor}_{dim}``)."""
@@ -73,11 +231,16 @@ class Description:
         return tuple(tuple(t.shape) for t in self.tensors)
 
 
-def describe(args: tuple, kwargs: dict[str, Any], *, with_paths: bool = False) -> Description:
-    walk = _Walk(with_paths)
-    positional = walk.sequence(args, ("args",))
-    keyword = walk.mapping(kwargs, ("kwargs",))
-    return Description((positional, keyword), walk.tensors, walk.paths, walk.structured, walk.cacheable)
+def describe(args: tuple, kwargs: dict[str, Any], fn: Any = None) -> Description:
+    """Ask everything about a call.  ``fn`` is the function or module that is called."""
+    walk = _Walk()
+    for kind, ask in ABOUT_TORCH.items():
+        walk.answers.append((Question(kind), ask()))
+    if isinstance(fn, torch.nn.Module):
+        walk.ask("no grad sync", fn, ("fn",))
+    walk.items(args, ("args",))
+    walk.mapping(kwargs, ("kwargs",))
+    return Description(walk.answers, walk.tensors, walk.paths, walk.structured, walk.cacheable)
 
 
 _CONSTANT_TYPES = (
@@ -91,134 +254,112 @@ _CONSTANT_TYPES = (
 
 
 class _Walk:
-    def __init__(self, with_paths: bool) -> None:
-        self.with_paths = with_paths
+    def __init__(self) -> None:
+        self.answers: list[tuple[Question, object]] = []
         self.tensors: list[torch.Tensor] = []
         self.paths: list[Path] = []
         self.structured: set[Path] = set()
         self.cacheable = True
-        self._met: dict[int, int] = {}  # containers on the way, to tell shared from equal ones
+        self._met: list[tuple[Path, object]] = []  # containers on the way, to tell shared from equal ones
 
-    def value(self, value: Any, path: Path) -> object:
-        if self.with_paths:
-            self.structured.add(path)
-        kind = type(value)
+    def ask(self, kind: str, value: Any, path: Path) -> Any:
+        answer = ABOUT_VALUES[kind](value)
+        self.answers.append((Question(kind, path), answer))
+        return answer
+
+    def value(self, value: Any, path: Path) -> None:
+        kind = self.ask("type", value, path)
+        self.structured.add(path)
         if kind is torch.Tensor:
-            return self._tensor(value, path)
-        if value is None or value is Ellipsis:
-            return value
-        if kind is bool or kind is int or kind is str or kind is bytes:
-            return (kind, value)
-        if kind is float:
-            return (float, struct.pack("d", value))  # NaN equals itself, 0.0 is not -0.0
-        if kind is complex:
-            return (complex, struct.pack("dd", value.real, value.imag))
-        if isinstance(value, torch.Tensor):
-            return self._unusual_tensor(value)
-        if isinstance(value, (tuple, list)):
-            return self._shared(value) or (kind, self.sequence(value, path), self._extra(value, path))
-        if isinstance(value, dict):
-            return self._shared(value) or (kind, self.mapping(value, path), self._extra(value, path))
-        if isinstance(value, _CONSTANT_TYPES):
-            return (kind, value)
-        if kind is slice:
-            return (slice, freeze(value))
-        if isinstance(value, (set, frozenset)):
-            return (kind, freeze(value))
-        if isinstance(value, (int, float, complex, str, bytes)):  # subclasses: numpy scalars, IntEnum
-            return (kind, repr(value), self._extra(value, path))
-        if numpy is not None and isinstance(value, numpy.ndarray):
-            return (kind, value.shape, value.dtype.str, value.tobytes())
-        if dataclasses.is_dataclass(value) and not isinstance(value, type):
-            names = tuple(f.name for f in dataclasses.fields(value))
-            if getattr(value, "__dict__", {}).keys() == set(names):
-                return self._shared(value) or (
-                    kind,
-                    tuple((n, self.value(value.__dict__[n], ("attr", path, n))) for n in names),
-                )
-        if isinstance(value, Iterator):
-            self.cacheable = False
-        return self._opaque(value, path)
+            self.tensor(value, path)
+        elif value is None or value is Ellipsis:
+            pass
+        elif kind in (bool, int, str, bytes):
+            self.ask("value", value, path)
+        elif kind in (float, complex):
+            self.ask("bits", value, path)
+        elif isinstance(value, torch.Tensor):
+            self.ask("details", value, path)
+        elif isinstance(value, (tuple, list, dict)):
+            self.container(value, kind, path)
+        elif isinstance(value, (*_CONSTANT_TYPES, slice, set, frozenset, int, float, complex, str, bytes)) or (
+            numpy is not None and isinstance(value, numpy.ndarray)
+        ):
+            self.ask("summary", value, path)
+        elif dataclasses.is_dataclass(value) and not isinstance(value, type) and self.ask("fields", value, path):
+            if not self.is_shared(value, path):
+                for field in dataclasses.fields(value):
+                    self.value(value.__dict__[field.name], ("attr", path, field.name))
+        else:
+            self.opaque(value, path)
 
-    def sequence(self, values: Sequence, path: Path) -> tuple:
-        # tuple.__iter__ and list.__iter__: a subclass may lie about its items.
-        items = tuple.__iter__(values) if isinstance(values, tuple) else list.__iter__(values)
-        return tuple(self.value(v, ("item", path, i)) for i, v in enumerate(items))
+    def container(self, value: Any, kind: type, path: Path) -> None:
+        if not _is_read_as_usual(kind):
+            self.opaque(value, path)
+        elif not self.is_shared(value, path):
+            if isinstance(value, dict):
+                self.mapping(value, path)
+            else:
+                self.items(value, path)
+            if kind not in (tuple, list, dict):
+                self.ask("extras", value, path)
 
-    def mapping(self, values: dict, path: Path) -> tuple:
-        # The order of keys is part of it: a program may iterate.
-        return tuple((freeze(k), self.value(v, ("item", path, k))) for k, v in dict.items(values))
+    def items(self, values: tuple | list, path: Path) -> None:
+        self.ask("length", values, path)
+        for i, value in enumerate(values):
+            self.value(value, ("item", path, i))
 
-    def _shared(self, value: object) -> tuple | None:
+    def mapping(self, values: dict, path: Path) -> None:
+        self.ask("keys", values, path)
+        for key in values:
+            self.value(values[key], ("item", path, key))
+
+    def is_shared(self, value: object, path: Path) -> bool:
         """A container that was met before in this call: a program may see that it is the same one."""
-        new = len(self._met)
-        first = self._met.setdefault(id(value), new)
-        return None if first == new else ("same as", first)
+        answer = None
+        if self._met:
+            answer = same_as(value, (other for _, other in self._met))
+            self.answers.append((Question("same as", path, tuple(p for p, _ in self._met)), answer))
+        if answer is None:
+            self._met.append((path, value))
+        return answer is not None
 
-    def _extra(self, value: object, path: Path) -> object:
-        """What an instance of a subclass of a container carries besides its items."""
-        extra = getattr(value, "__dict__", None)
-        return freeze(extra) if extra else None
-
-    def _opaque(self, value: object, path: Path) -> object:
+    def opaque(self, value: Any, path: Path) -> None:
         self.structured.discard(path)  # what is read from inside is guarded, one read at a time
-        if isinstance(value, (FunctionType, BuiltinFunctionType, ModuleType, type)):
-            return Identity(value)
-        return (type(value), Identity(value))
+        if isinstance(value, Iterator) and not isinstance(value, (FunctionType, BuiltinFunctionType, ModuleType, type)):
+            self.cacheable = False
+        self.ask("identity", value, path)
 
-    def _tensor(self, tensor: torch.Tensor, path: Path) -> object:
-        grad = tensor.grad if tensor.requires_grad and tensor.is_leaf else None
-        if grad is not None or tensor.layout is not torch.strided or tensor.__dict__ or tensor.is_quantized:
-            return self._unusual_tensor(tensor)
-        self.tensors.append(tensor)
-        if self.with_paths:
+    def tensor(self, tensor: torch.Tensor, path: Path) -> None:
+        fixed = not self.ask("ordinary", tensor, path)
+        if not fixed:
+            self.ask("dtype", tensor, path)
+            self.ask("device", tensor, path)
+            fixed = self.ask("requires grad", tensor, path) and not self.ask("no gradient", tensor, path)
+        if fixed:
+            self.ask("details", tensor, path)
+        else:
+            self.ask("rank", tensor, path)
+            self.tensors.append(tensor)
             self.paths.append(path)
-        return (type(tensor), tensor.dtype, tensor.device, tensor.requires_grad, tensor.dim())
-
-    def _unusual_tensor(self, tensor: torch.Tensor) -> object:
-        """Tensors whose sizes stay fixed: parameters, subclasses, sparse ones, leaves with a gradient."""
-        grad = tensor.grad if tensor.requires_grad and tensor.is_leaf else None
-        return (
-            type(tensor),
-            tensor.dtype,
-            tensor.device,
-            tensor.requires_grad,
-            tensor.layout,
-            tensor.is_leaf,
-            tensor.is_quantized,
-            _shape(tensor),
-            freeze(tensor.__dict__),
-            None if grad is None else self._unusual_tensor(grad),
-        )
 
 
-def _shape(tensor: torch.Tensor) -> object:
-    try:
-        return tuple(int(n) for n in tensor.shape)
-    except (RuntimeError, TypeError):  # nested tensors have no one shape
-        return Identity(tensor)
+_KNOWN_SUBCLASSES = (OrderedDict, torch.Size)
+_READ_AS_USUAL: weakref.WeakKeyDictionary[type, bool] = weakref.WeakKeyDictionary()
+_READERS = ("__getitem__", "__iter__", "__len__", "__contains__", "__missing__", "keys", "values", "items", "get")
 
 
-class Environment(NamedTuple):
-    """The state of torch that tracing looks at, besides the arguments."""
+def _is_read_as_usual(kind: type) -> bool:
+    """Whether a subclass of tuple, list or dict gives out its items as they do.
 
-    grad_enabled: bool
-    inference_mode: bool
-    default_dtype: torch.dtype
-    default_device: torch.device
-    autocast_cpu: torch.dtype | None
-    autocast_cuda: torch.dtype | None
-
-
-def environment() -> Environment:
-    return Environment(
-        torch.is_grad_enabled(),
-        torch.is_inference_mode_enabled(),
-        torch.get_default_dtype(),
-        torch.get_default_device(),
-        torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None,
-        torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else None,
-    )
+    One that does not, or makes up missing ones, is told apart by identity and looked into read by read.
+    """
+    known = _READ_AS_USUAL.get(kind)
+    if known is None:
+        base = next(b for b in kind.__mro__ if b in (tuple, list, dict, *_KNOWN_SUBCLASSES))
+        known = all(getattr(kind, name, None) is getattr(base, name, None) for name in _READERS)
+        _READ_AS_USUAL[kind] = known
+    return known
 
 
 def alias_groups(tensors: Iterable[tuple[int, torch.Tensor]]) -> str:

@@ -786,6 +786,19 @@ def _constant(expr: Expr, args: list) -> Value:
 # -- facts -----------------------------------------------------------------------------------------
 
 
+def split_equality(test: Value) -> tuple[Value, int] | None:
+    """``(n, 5)`` for the test ``n == 5``; None for any other."""
+    if not isinstance(test, Expr) or test.op != "eq0":
+        return None
+    terms = _polynomial(test.args[0]).copy()
+    constant = -terms.pop((), 0)
+    if not terms:
+        return None
+    if _leading(terms) < 0:
+        terms, constant = {m: -c for m, c in terms.items()}, -constant
+    return _from_polynomial(terms), constant
+
+
 def canonical_test(value: Value, outcome: object) -> list[tuple[Value, object]]:
     """The tests, each with its outcome, that together say that ``value`` came out as ``outcome``.
 

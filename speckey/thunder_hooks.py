@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from numbers import Number
 from types import BuiltinMethodType, CodeType, GetSetDescriptorType, MethodWrapperType
-from typing import Any
+from typing import Any, Protocol
 
 import attrs
 import torch
@@ -42,21 +42,25 @@ from thunder.core import (
     update_aliases,
     utils,
 )  # isort: skip
+from thunder.common import CompileStats
 from thunder.core.compile_data import compile_data_and_stats, get_compile_data
 from thunder.core.interpreter import ProvenanceRecord, PseudoInst, WrappedValue
 from thunder.core.options import CACHE_OPTIONS
 from thunder.core.proxies import AnyProxy, NumberProxy, Proxy, TensorProxy
-from thunder.core.trace import get_tracectx, is_tracing
+from thunder.core.trace import _tracectx, get_tracectx
 from thunder.executors.torch_autograd import connect_to_autograd
 
 __all__ = [
     "Program",
     "Tracing",
     "attach_backward",
+    "bare",
     "compile_program",
-    "computation_for",
+    "current_trace",
+    "epilogue_for",
+    "follow",
     "force_graph_code",
-    "is_tracing",
+    "is_own_submodule",
     "no_grad_sync",
     "original_compile",
     "original_jit",
@@ -927,6 +931,9 @@ def _install() -> None:
 _install()
 
 
+current_trace = _tracectx.get  # current_trace(None) is None while nothing is traced
+
+
 # -- compile and run -------------------------------------------------------------------------------
 
 
@@ -1117,6 +1124,11 @@ def no_grad_sync(fn: Any) -> bool:
     return False
 
 
+def is_own_submodule(jfn: Any, fn: Any, name: str) -> bool:
+    """Whether thunder's module takes this submodule from where the original has it."""
+    return jfn.get_submodule(name) is fn.get_submodule(name)
+
+
 @attrs.frozen
 class Unpacking:
     """What a prologue hands on, as paths.
@@ -1193,8 +1205,6 @@ def _unpacked_path(operation: Any, paths: dict[str, Path]) -> Path | None:
         return None if prefix is None else (_UNPACK_FROM_MODULE[kind], prefix + operation.args[1])
     if above == ("jfn",):
         above = ("fn",)
-    if above[0] == "submodule":
-        return None
     key = operation.args[1]
     if kind is _P.UNPACK_ATTR and isinstance(key, str):
         return ("attr", above, key)
@@ -1203,17 +1213,23 @@ def _unpacked_path(operation: Any, paths: dict[str, Path]) -> Path | None:
     return None
 
 
-def computation_for(entry: Any, inputs: tuple) -> Callable:
-    """The computation, without switching autograd and autocast off around it where they are off or idle.
+def bare(function: Callable) -> Callable:
+    """A compiled function without what thunder puts around it: autograd and autocast switched off."""
+    return inspect.unwrap(function)
 
-    Autograd is idle when no input requires a gradient; signature and guards keep it so for an entry, and
-    they hold the state of autocast.
-    """
-    if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
-        return entry.computation_fn
-    if torch.is_grad_enabled() and any(isinstance(t, torch.Tensor) and t.requires_grad for t in inputs):
-        return entry.computation_fn
-    return inspect.unwrap(entry.computation_fn)
+
+def epilogue_for(entry: Any) -> tuple[Callable, int | None]:
+    """The epilogue; and, where all it does is to return one of its arguments, the position of that."""
+    trace = entry.epilogue_traces[-1]
+    ids = [operation.sym.id for operation in trace.bound_symbols]
+    if any(id_ not in (_P.UNPACK_TRIVIAL, _P.RETURN, _P.DEL) for id_ in ids) or ids.count(_P.RETURN) != 1:
+        return entry.epilogue_fn, None
+    returned = trace.bound_symbols[ids.index(_P.RETURN)].args
+    names = [p.name for p in trace.args if isinstance(p, Proxy)]
+    only = None
+    if len(returned) == 1 and isinstance(returned[0], Proxy) and len(names) == len(trace.args):
+        only = names.index(returned[0].name) if returned[0].name in names else None
+    return bare(entry.epilogue_fn), only
 
 
 def attach_backward(jfn: Any, entry: Any, result: tuple) -> Any:
@@ -1241,6 +1257,61 @@ def run_prologue(jfn: Any, entry: Any, args: tuple, kwargs: dict) -> tuple:
             return entry.prologue_fn(*args, **kwargs)
     finally:
         thunder._cache_info_ctx.reset(token)
+
+
+# -- statistics ------------------------------------------------------------------------------------
+
+
+class Counts(Protocol):
+    """What a table knows of its calls."""
+
+    calls: int
+    hits: int
+    misses: int
+    last: Any  # the entry that served the last call, with its ``program``
+
+
+def _counted(name: str) -> property:
+    """A number of thunder's statistics, taken from the table when someone asks."""
+
+    def get(stats):
+        return getattr(stats.__dict__["_speckey_counts"], name) + stats.__dict__.get("_speckey_" + name, 0)
+
+    def set_(stats, value):
+        stats.__dict__["_speckey_" + name] = value - getattr(stats.__dict__["_speckey_counts"], name)
+
+    return property(get, set_)
+
+
+def _of_last(name: str, field: str) -> property:
+    def get(stats):
+        last = stats.__dict__["_speckey_counts"].last
+        return stats.__dict__.get(name) if last is None else getattr(last.program.entry, field)
+
+    def set_(stats, value):
+        stats.__dict__[name] = value
+
+    return property(get, set_)
+
+
+class _TableStats(CompileStats):
+    """thunder's statistics of a compiled function, for which a hit does not have to do anything."""
+
+    calls = _counted("calls")
+    cache_hits = _counted("hits")
+    cache_misses = _counted("misses")
+    last_traces = _of_last("last_traces", "computation_traces")
+    last_prologue_traces = _of_last("last_prologue_traces", "prologue_traces")
+    last_epilogue_traces = _of_last("last_epilogue_traces", "epilogue_traces")
+    last_backward_traces = _of_last("last_backward_traces", "backward_traces")
+    last_prologue = _of_last("last_prologue", "prologue_fn")
+    last_computation = _of_last("last_computation", "computation_fn")
+
+
+def follow(stats: Any, counts: Counts) -> None:
+    """Let thunder's questions about a compiled function be answered from its table."""
+    stats.__dict__["_speckey_counts"] = counts
+    stats.__class__ = _TableStats
 
 
 # -- the option ------------------------------------------------------------------------------------

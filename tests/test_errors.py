@@ -149,18 +149,20 @@ def test_what_thunder_cannot_do_with_free_sizes_gets_an_exact_entry(monkeypatch)
 def test_a_symbolic_program_that_fails_when_run_is_made_exact(monkeypatch, fails):
     from speckey import dispatch
 
+    def refuse(*inputs):
+        raise RuntimeError("a kernel said no")
+
     fn = lambda x: x * 2
     jfn = compiled(fn)
     if fails == "hit":
         same(jfn, fn, torch.randn(2))
-    real = dispatch.Table._run
+        monkeypatch.setitem(entries(jfn)[0].run.__globals__, "compute", refuse)
+    real = dispatch.Table._run_first
 
-    def run(self, entry, inputs, to_epilogue):
-        if entry.kind == "symbolic":
-            raise RuntimeError("a kernel said no")
-        return real(self, entry, inputs, to_epilogue)
+    def run(self, call, entry):
+        return real(self, call, entry) if entry.kind == "exact" else refuse()
 
-    monkeypatch.setattr(dispatch.Table, "_run", run)
+    monkeypatch.setattr(dispatch.Table, "_run_first", run)
     same(jfn, fn, torch.randn(3))
     assert entries(jfn)[-1].kind == "exact"
     assert "a kernel said no" in entries(jfn)[-1].reason

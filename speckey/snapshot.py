@@ -1,0 +1,224 @@
+"""Many guards at once: what a module was when its guards were last checked, and whether it still is.
+
+A model reads hundreds of attributes.  What such a read gives is settled by the object being the same,
+of the same class, and no key of the dicts involved having been set since: the object's own, those of
+its class and the classes above.  So the versions of a few dicts stand for all guards below them, and
+one call of torch checks all tensors.  Anything that may have changed is looked at guard by guard, and
+then a new snapshot is taken.
+
+Sufficient, never necessary: a guard that does not fit in here is checked on its own.
+"""
+
+from __future__ import annotations
+
+import inspect
+import operator
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
+from types import FunctionType
+from typing import Any
+
+import torch
+
+from speckey import torch_private
+from speckey.guards import Box, Guard, Path, Presence, TensorMetadata
+
+_get_dict = operator.attrgetter("__dict__")
+_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE; attributes of other types cannot be set
+_PATIENCE = 4
+_LONGEST_WAIT = 1024
+
+
+class NotCovered(Exception):
+    """Versions of dicts do not settle this guard."""
+
+
+class Snapshot:
+    """``holds()``: nothing that the guards look at can have changed since ``take()``.
+
+    Attributes:
+        covered: the paths of the guards that it stands for.
+    """
+
+    def __init__(self, fn: Any, guards: Mapping[Path, Guard], more: Iterable[dict]) -> None:
+        self._fn = fn
+        self._more = list(more)  # dicts of which nothing may change either
+        self._served = 0
+        self._penalty = 1
+        self._wait = 0
+        self._waited = False
+        self.holds: Callable[[], bool] = self._never
+        self.covered: dict[Path, Guard] = {}
+        if torch_private.available:
+            for path, guard in guards.items():
+                try:
+                    _Plan(fn).add(guard)
+                except Exception:  # whatever a program's objects raise: the guard is checked on its own
+                    continue
+                self.covered[path] = guard
+
+    @staticmethod
+    def _never() -> bool:
+        return False
+
+    def _waiting(self) -> bool:
+        self._wait -= 1
+        return False
+
+    def take(self) -> None:
+        """To be called when all covered guards have just been found to hold."""
+        if self._wait > 0:
+            return
+        if not self._waited:
+            # A module that sets its own attributes when it runs would have us start over on every call.
+            self._penalty = 1 if self._served >= self._penalty else min(2 * self._penalty, _LONGEST_WAIT)
+            if self._penalty > _PATIENCE:
+                self._wait, self._waited, self.holds = self._penalty, True, self._waiting
+                return
+        self._served, self._waited = 0, False
+        try:
+            plan = _Plan(self._fn)
+            for values in self._more:
+                plan.dicts[id(values)] = values
+            for guard in self.covered.values():
+                plan.add(guard)
+            self.holds = self._compile(plan)
+        except Exception:
+            self.holds = self._never
+
+    def _compile(self, plan: _Plan) -> Callable[[], bool]:
+        version = torch_private.version_of
+        tensors = tuple(plan.tensors.values())
+        dicts = tuple(plan.dicts.values())
+        objects = tuple(o for i, o in plan.objects.items() if i not in plan.tensors)
+        empty = tuple(plan.empty.values())
+        versions = tuple(map(version, dicts))
+        own_versions = tuple(map(version, map(_get_dict, objects)))
+        types = tuple(map(type, objects))
+        type_ids = tuple(map(id, types))  # an id means a type as long as `types` keeps it alive
+        check = torch_private.tensor_check(tensors, sizes=True) if tensors else _nothing_to_check
+        if check is None:
+            raise NotCovered
+
+        def holds(types: tuple = types) -> bool:
+            if (
+                tuple(map(version, dicts)) == versions
+                and tuple(map(version, map(_get_dict, objects))) == own_versions
+                and tuple(map(id, map(type, objects))) == type_ids
+                and not any(empty)
+                and check(*tensors)
+            ):
+                self._served += 1
+                return True
+            return False
+
+        return holds
+
+
+def _nothing_to_check() -> bool:
+    return True
+
+
+class _Plan:
+    """What must be unchanged for some guards to hold as they do now."""
+
+    def __init__(self, fn: Any) -> None:
+        self.objects: dict[int, Any] = {}
+        self.dicts: dict[int, dict] = {}
+        self.empty: dict[int, Any] = {}
+        self.tensors: dict[int, torch.Tensor] = {}
+        self._known: dict[Path, Any] = {("fn",): fn}
+
+    def add(self, guard: Guard) -> None:
+        path, frozen = guard.path, guard.frozen
+        if isinstance(frozen, Presence):
+            if path[0] != "attr":
+                raise NotCovered
+            self._attribute(self._value(path[1]), path[2], ask=True)
+            return
+        value = self._value(path)
+        if isinstance(frozen, TensorMetadata):
+            self.tensors[id(value)] = value
+        else:
+            self._content(value, frozen)
+
+    def _content(self, value: Any, frozen: Any) -> None:
+        """What makes ``freeze(value)`` stay as it is, the value being the same object."""
+        kind = type(value)
+        if kind in (dict, OrderedDict, list, set):
+            if not value:
+                self.empty[id(value)] = value
+                return
+            if kind in (list, set) or isinstance(frozen, Box):
+                raise NotCovered
+            self.dicts[id(value)] = value
+            for key, item in value.items():
+                if not isinstance(key, (str, int)):
+                    raise NotCovered
+                self._content(item, None)
+        elif kind in (tuple, torch.Size):
+            for item in value:
+                self._content(item, None)
+        elif isinstance(value, (dict, list, set, tuple)) or (
+            isinstance(value, (int, float, str)) and kind not in (bool, int, float, str)
+        ):
+            raise NotCovered
+        elif isinstance(value, torch.Tensor):
+            self.objects[id(value)] = value  # for its class
+
+    def _value(self, path: Path) -> Any:
+        if path in self._known:
+            return self._known[path]
+        kind = path[0]
+        if kind == "object":
+            value = path[1].value
+        elif kind == "attr":
+            value = self._attribute(self._value(path[1]), path[2])
+        elif kind == "item":
+            value = self._item(self._value(path[1]), path[2])
+        else:
+            raise NotCovered
+        self._known[path] = value
+        return value
+
+    def _item(self, parent: Any, key: Any) -> Any:
+        if type(parent) in (dict, OrderedDict):
+            self.dicts[id(parent)] = parent
+        elif type(parent) is not tuple:
+            raise NotCovered
+        return parent[key]
+
+    def _attribute(self, parent: Any, name: str, *, ask: bool = False) -> Any:
+        """``parent.name``, or whether it is there, where dicts settle it."""
+        kind = type(parent)
+        if kind.__getattribute__ is not object.__getattribute__ or type(getattr(parent, "__dict__", None)) is not dict:
+            raise NotCovered
+        self.objects[id(parent)] = parent
+        for cls in kind.__mro__:
+            if cls.__flags__ & _HEAP_TYPE:
+                namespace = torch_private.dict_of_type(cls)
+                self.dicts[id(namespace)] = namespace
+        of_class = inspect.getattr_static(kind, name, _ABSENT)
+        if name in parent.__dict__ and not hasattr(type(of_class), "__set__"):
+            return parent.__dict__[name]
+        if of_class is not _ABSENT:
+            if isinstance(of_class, FunctionType):
+                return getattr(parent, name)
+            if hasattr(type(of_class), "__get__"):
+                raise NotCovered  # a property: what it reads has guards, what it makes of it may be anything
+            return of_class
+        fallback = getattr(kind, "__getattr__", None)
+        if fallback is torch.nn.Module.__getattr__:
+            for place in ("_parameters", "_buffers", "_modules"):
+                values = parent.__dict__[place]
+                self.dicts[id(values)] = values
+                if name in values:
+                    return values[name]
+        elif fallback is not None:
+            raise NotCovered
+        if ask:
+            return None
+        raise NotCovered
+
+
+_ABSENT = object()
