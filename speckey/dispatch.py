@@ -41,7 +41,7 @@ class Table:
         self._lock = threading.RLock()
         self._tree: Tree[Entry] = Tree()
         self.unit = Unit(self._tree.root, fn, self._lock)
-        self._original_parameters = _parameters_and_buffers(fn)
+        self._original_parts = _parts(fn) if isinstance(fn, torch.nn.Module) else {}
         thunder_hooks.follow(jfn._lc_cs, self)
 
     @property
@@ -57,7 +57,7 @@ class Table:
     def compile_and_run(self, args: tuple, kwargs: dict) -> Any:
         """For a call that no entry fits."""
         with self._lock:
-            self._adopt_replaced_parameters()
+            self._adopt_replaced()
             # Another thread may have compiled it, or a replaced parameter may be all that changed.
             result = self.unit.go(args, kwargs)
             if result is not MISS:
@@ -104,29 +104,26 @@ class Table:
             torch.set_grad_enabled(entry.program.grad_enabled_after)
         return result
 
-    def _adopt_replaced_parameters(self) -> None:
-        """Let thunder's module see parameters and buffers that were replaced on the original module.
+    def _adopt_replaced(self) -> None:
+        """Let thunder's module see what was replaced on the original: parameters, buffers, submodules.
 
         thunder keeps those it found at ``thunder.jit`` time.  Ones that a transform exchanged stay.
         """
-        if not self._original_parameters:
+        if not isinstance(self.fn, torch.nn.Module):
             return
-        for name, tensor in _parameters_and_buffers(self.fn).items():
-            before = self._original_parameters.get(name)
-            if before is tensor:
-                continue
-            for overrides in (self.jfn._overrides_parameters, self.jfn._overrides_buffers):
-                if name in overrides and overrides[name] is before:
-                    overrides[name] = tensor
-            self._original_parameters[name] = tensor
+        for name, value in _parts(self.fn).items():
+            before = self._original_parts.get(name)
+            if before is not value:
+                thunder_hooks.replace_part(self.jfn, name, before, value)
+                self._original_parts[name] = value
 
 
-def _parameters_and_buffers(fn: Any) -> dict[str, torch.Tensor]:
-    if not isinstance(fn, torch.nn.Module):
-        return {}
+def _parts(module: torch.nn.Module) -> dict[str, Any]:
+    """Parameters, buffers and submodules by their names."""
     return {
-        **dict(fn.named_parameters(remove_duplicate=False)),
-        **dict(fn.named_buffers(remove_duplicate=False)),
+        **dict(module.named_modules(remove_duplicate=False)),
+        **dict(module.named_parameters(remove_duplicate=False)),
+        **dict(module.named_buffers(remove_duplicate=False)),
     }
 
 

@@ -66,6 +66,7 @@ __all__ = [
     "original_jit",
     "read_prologue",
     "recipe_with_options",
+    "replace_part",
     "replace_entry_points",
     "run_prologue",
 ]
@@ -1122,6 +1123,13 @@ def no_grad_sync(fn: Any) -> bool:
 
         return get_skip_data_parallel_grad_sync()
     return False
+
+
+def replace_part(jfn: Any, name: str, before: Any, value: Any) -> None:
+    """Put a parameter, buffer or submodule of the original into thunder's module, where that had the old one."""
+    for parts in (jfn._overrides_parameters, jfn._overrides_buffers, jfn._module_cache):
+        if name in parts and parts[name] is before:
+            parts[name] = value
 
 
 def is_own_submodule(jfn: Any, fn: Any, name: str) -> bool:

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from speckey import symbols as S
 from speckey.recorder import Fact
-from speckey.table import Tree
+from speckey.table import MISS, Tree
 
 A, B = S.size(0, 0), S.size(0, 1)
 TESTS = [
@@ -23,7 +23,24 @@ TESTS = [
 
 @attrs.frozen(eq=False)
 class Made:
+    """As much of an entry as the table asks for."""
+
     facts: tuple
+    shapes_only: tuple | None = None
+    tensor_paths: tuple = (("item", ("args",), 0),)
+    ranks: tuple = (2,)
+    accepts: object = True  # what its function returns
+
+    @property
+    def steps(self):
+        return [(f.test, f.outcome) for f in self.facts]
+
+    def run(self, args, kwargs):
+        return self if self.accepts else MISS
+
+
+def find(tree, a, b, accept=lambda e: e):
+    return tree.find(lambda test: S.evaluate(test, _sizes(a, b)), ((a, b),), accept)
 
 
 def _sizes(a, b):
@@ -72,11 +89,11 @@ def test_finds_an_entry_exactly_where_one_fits(entries, removed):
     for a in range(6):
         for b in range(6):
             fitting = [e for e in left if all(_holds(f, _sizes(a, b)) for f in e.facts)]
-            found = tree.find(_sizes(a, b), lambda e: e)
+            found = find(tree, a, b)
             assert (found in fitting) if fitting else found is None
             # One that is turned down does not hide another that fits.
             seen = []
-            tree.find(_sizes(a, b), seen.append)
+            find(tree, a, b, seen.append)
             assert set(map(id, seen)) == set(map(id, fitting))
 
 
@@ -87,6 +104,17 @@ def test_entries_told_apart_by_a_size_are_one_step_away():
     assert tree.root.test == A
     assert len(tree.root.children) == 100
     assert tree.root.rest is None
+
+
+def test_exact_entries_come_first_and_by_their_shapes():
+    tree = Tree()
+    exact, other, symbolic = Made((), ((2, 3),)), Made((), ((4, 5),)), Made((Fact(S.eq(A, 7), False),))
+    for e in (exact, symbolic, other):
+        tree.insert(e)
+    assert [find(tree, *s) for s in ((2, 3), (4, 5), (6, 6), (7, 1))] == [exact, other, symbolic, None]
+    for e in (exact, other, symbolic):
+        assert tree.remove(e)
+    assert tree.root.is_empty()
 
 
 def test_an_emptied_tree_has_no_nodes_left():
