@@ -101,7 +101,7 @@ def _compile(call: Call, *, symbolic: bool, reason: str = "") -> Entry:
     program = thunder_hooks.compile_program(call.jfn, call.fn, call.args, call.kwargs, tracing, groups)
     seconds = time.perf_counter() - start
     names = _names(call)
-    aliases = alias_groups(enumerate(description.tensors)) if program.mutates else None
+    aliases = alias_groups(enumerate(description.tensors)) if program.in_place else None
     return Entry(
         key=SpecKey.of(description.signature, recorder.facts, _arguments(call, names, aliases), names),
         kind="symbolic" if symbolic else "exact",

@@ -151,6 +151,11 @@ def _is_symbolic(number: object) -> bool:
     return isinstance(number, NumberProxy) and isinstance(number.__dict__.get(_EXPR), Expr)
 
 
+def _is_known(number: object) -> bool:
+    """A number proxy whose value is there to be read, at the price of a fact if it is symbolic."""
+    return isinstance(number, NumberProxy) and number.__dict__.get("value") is not None
+
+
 def _concrete(value: object) -> object:
     """The plain number behind a proxy; reading it is a fact."""
     return value.value if isinstance(value, NumberProxy) else value
@@ -164,8 +169,8 @@ def _concrete_deep(value: object) -> object:
     return value
 
 
-def _holds_symbolic(value: object) -> bool:
-    return _is_symbolic(value) or (type(value) in (tuple, list) and any(_holds_symbolic(v) for v in value))
+def _holds_number(value: object) -> bool:
+    return _is_known(value) or (type(value) in (tuple, list) and any(_holds_number(v) for v in value))
 
 
 def _code_of(function: Callable, *nested: str) -> CodeType:
@@ -353,17 +358,17 @@ def _call_symbol(self, *args, **kwargs):
         return _symbol_call(self, *args, **kwargs)
     build = _NUMBER_OPERATIONS.get(self.id)
     if build is None or kwargs or not any(_is_symbolic(a) for a in args):
-        return _symbol_call(self, *args, **kwargs)
+        return _constant(tracing, _symbol_call(self, *args, **kwargs))
     converts = self.id is _P.CONVERT_ELEMENT_TYPE
     exprs = [a if converts and i else _expr(a) for i, a in enumerate(args)]
     if any(e is None for e in exprs):
-        return _symbol_call(self, *args, **kwargs)
+        return _constant(tracing, _symbol_call(self, *args, **kwargs))
     try:
         with tracing.computing():
             values = tuple(_concrete(a) for a in args)
         expr = build(tracing, *exprs, values)
     except Unsupported:
-        return _symbol_call(self, *args, **kwargs)
+        return _constant(tracing, _symbol_call(self, *args, **kwargs))
     with tracing.computing():
         result = _symbol_call(self, *args, **kwargs)
     if not isinstance(result, NumberProxy):
@@ -371,6 +376,16 @@ def _call_symbol(self, *args, **kwargs):
     if type(result.__dict__["value"]) is not symbols.kind_of(expr):
         raise Unsafe(f"{self.name} gave a {type(result.__dict__['value']).__name__}")
     result.__dict__[_EXPR] = expr
+    return result
+
+
+def _constant(tracing: Tracing, result: object) -> object:
+    """A number without an expression was computed from values that are facts: the program gets it plain.
+
+    Transforms look for the proxy that they know from the trace.
+    """
+    if _is_known(result) and not _is_symbolic(result) and not tracing.transforming:
+        return result.__dict__["value"]
     return result
 
 
@@ -407,7 +422,11 @@ def _elementwise_binary(a, b, name, fn, type_promotion_kind=None):
     What has no exact expression is computed from the concrete numbers, which makes them facts.
     """
     tracing = _symbolic_tracing()
-    if tracing is None or not (_is_symbolic(a) or _is_symbolic(b)) or get_tracectx() is None:
+    if tracing is None or get_tracectx() is None:
+        return _binary_helper(a, b, name, fn, type_promotion_kind)
+    if not (_is_symbolic(a) or _is_symbolic(b)):
+        if all(_is_known(n) or type(n) in (bool, int, float, complex) for n in (a, b)):
+            return fn(_concrete(a), _concrete(b))
         return _binary_helper(a, b, name, fn, type_promotion_kind)
     if isinstance(a, TensorProxy) or isinstance(b, TensorProxy):
         return langctxs.resolve_method(name, a, b)(a, b)
@@ -508,8 +527,10 @@ def _as_int(number):
 
 def _elementwise_unary(a, name, fn, type_promotion_kind=None):
     tracing = _symbolic_tracing()
-    if tracing is None or not _is_symbolic(a) or get_tracectx() is None:
+    if tracing is None or get_tracectx() is None or not _is_known(a):
         return _unary_helper(a, name, fn, type_promotion_kind)
+    if not _is_symbolic(a):
+        return fn(_concrete(a))
     if name in ("ceil", "floor", "trunc"):
         if symbols.kind_of(_expr(a)) is int:
             return a
@@ -523,13 +544,13 @@ def _elementwise_unary(a, name, fn, type_promotion_kind=None):
 
 
 def _number_text(self) -> str:
-    if _symbolic_tracing() is not None and _is_symbolic(self):
+    if _symbolic_tracing() is not None and _is_known(self):
         return str(_concrete(self))
     return repr(self)
 
 
 def _number_format(self, spec: str) -> str:
-    if _symbolic_tracing() is not None and _is_symbolic(self):
+    if _symbolic_tracing() is not None and _is_known(self):
         return format(_concrete(self), spec)
     return object.__format__(self, spec)
 
@@ -539,7 +560,7 @@ def _number_repr(original: Callable) -> Callable:
 
     @functools.wraps(original)
     def repr_(self):
-        if _symbolic_tracing() is not None and _is_symbolic(self):
+        if _symbolic_tracing() is not None and _is_known(self):
             return repr(_concrete(self))
         return original(self)
 
@@ -548,7 +569,7 @@ def _number_repr(original: Callable) -> Callable:
 
 def _number_attribute(self, name: str):
     """``n.bit_length`` and whatever else numbers have and number proxies lack."""
-    if _symbolic_tracing() is not None and _is_symbolic(self) and hasattr(self.python_type, name):
+    if _symbolic_tracing() is not None and _is_known(self) and hasattr(self.python_type, name):
         return getattr(_concrete(self), name)
     raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
 
@@ -838,12 +859,12 @@ def _lookaside(fn, *args, **kwargs):
     if fn is len and len(args) == 1 and isinstance(args[0].value, TensorProxy):
         return _len
     found = _general_lookaside(fn, *args, **kwargs)
-    if any(fn is f for f in _INDEXING) and found is not None and len(args) == 2 and _is_symbolic(args[1].value):
+    if any(fn is f for f in _INDEXING) and found is not None and len(args) == 2 and _is_known(args[1].value):
         return lambda items, index: found(items, interpreter.wrap_const(_concrete(index.value)))
     if found is None and interpreter.is_opaque(fn):
         owner = getattr(fn, "__objclass__", None) or getattr(fn, "__self__", None)
         module = getattr(fn, "__module__", None) or getattr(owner, "__module__", None)
-        if module not in _PROTOCOL_MODULES and any(_holds_symbolic(a.value) for a in (*args, *kwargs.values())):
+        if module not in _PROTOCOL_MODULES and any(_holds_number(a.value) for a in (*args, *kwargs.values())):
             return interpreter.interpreter_needs_wrap(
                 lambda *a, **k: fn(*map(_concrete_deep, a), **{n: _concrete_deep(v) for n, v in k.items()})
             )
@@ -944,6 +965,7 @@ class Program:
 
     entry: Any  # thunder's CacheEntry
     mutates: bool  # whether it writes into tensors it was given
+    in_place: bool  # whether it writes into any tensor: then thunder compiles shared memory in a way of its own
     grad_enabled_after: bool | None  # the grad mode that the program leaves behind, None if unchanged
     reusable: bool  # False when thunder wrote a tensor of this very call into the program
 
@@ -981,13 +1003,14 @@ def compile_program(
             tracing.transforming = True
             mutates = _mutates_inputs(computation)
             reusable = not _bakes_tensors(computation) and not _bakes_tensors(epilogue)
-            if mutates:
+            in_place = _has_in_place(computation.bound_symbols)
+            if in_place:
                 paths = map(_history_path, computation.args)
                 positions = {path: i for i, path in enumerate(paths) if path is not None}
                 info["alias_tensor_indices"] = alias_groups(positions)
                 if tracing.symbolic and info["alias_tensor_indices"]:
                     # thunder reshapes one of them to the other's shape, by names that are not defined yet.
-                    raise Unsafe("writes into arguments that share memory")
+                    raise Unsafe("writes in place, and arguments share memory")
             entry = shared_data.apply_transforms_and_build_cache_entry(
                 data, stats, info, prologue, computation, epilogue
             )
@@ -1000,7 +1023,7 @@ def compile_program(
     finally:
         thunder._cache_info_ctx.reset(token)
     changed = grad_enabled_after != torch.is_grad_enabled()
-    return Program(entry, mutates, grad_enabled_after if changed else None, reusable)
+    return Program(entry, mutates, in_place, grad_enabled_after if changed else None, reusable)
 
 
 def _bakes_tensors(trace: Any) -> bool:
@@ -1059,6 +1082,10 @@ def _proxies_in(values: Any) -> Iterator[Proxy]:
 
 def _is_shape_operation(sym: Any) -> bool:
     return bool(sym.tags) and prims.OpTags.SHAPE_OP in sym.tags
+
+
+def _has_in_place(operations: Any) -> bool:
+    return any(update_aliases._is_inplace_op(op) or _has_in_place(op.subsymbols) for op in operations)
 
 
 def _mutates_inputs(computation: Any) -> bool:

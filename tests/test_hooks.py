@@ -188,3 +188,14 @@ def test_facts_found_while_the_backward_is_derived_are_in_the_key():
         torch.testing.assert_close(x.grad, a.grad)
         torch.testing.assert_close(w.grad, b.grad)
     assert misses(jfn) == 1
+
+
+def test_numbers_that_are_not_symbolic_any_more_are_plain_numbers():
+    def fn(x):
+        n = x.numel() & 1
+        texts = str(n), repr(n), f"{n:>3}", "%d" % n
+        return x * len(texts[0]), texts, n // 2, -n / 2, [10, 20][n], divmod(n, 3), n.bit_length(), round(n / 2)
+
+    jfn = compiled(fn)
+    for shape in [(2, 3), (3, 3), (4, 5), (5, 1)]:
+        same(jfn, fn, torch.randn(shape))
