@@ -97,10 +97,12 @@ def promises(groups: Medians) -> list[str]:
     for mode, limit in (("forward", 1.3), ("training", 1.5)):
         times = groups.get("one compile of nanoGPT", {}).get(f"mode {mode}")
         if times:
-            tell(f"a compile, {mode} / thunder constant values", times["speckey"] / times["thunder constant values"], limit)
+            ratio = times["speckey"] / times["thunder constant values"]
+            tell(f"a compile, {mode} / thunder constant values", ratio, limit)
     workload = groups.get("fifty shapes on nanoGPT, from cold", {}).get("-", {})
     if workload:
-        tell("fifty shapes / thunder constant values", workload["speckey"] / workload["thunder constant values"], 1 / 10)
+        ratio = workload["speckey"] / workload["thunder constant values"]
+        tell("fifty shapes / thunder constant values", ratio, 1 / 10)
     return lines
 
 
@@ -151,7 +153,8 @@ def main(argv: list[str] | None = None) -> int:
         lines += [f"![ratios]({options.plot.name})", ""]
     lines += table(groups)
     if compiles:
-        lines += ["Programs compiled for the fifty shapes: " + ", ".join(f"{w} {n}" for w, n in compiles.items()) + ".", ""]
+        counts = ", ".join(f"{way} {n}" for way, n in compiles.items())
+        lines += [f"Programs compiled for the fifty shapes: {counts}.", ""]
     options.table.write_text("\n".join(lines))
     print("\n".join(kept))
     return 0

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from speckey import signature, symbols, torch_private
-from speckey.guards import Path, PathCode
+from speckey.guards import PathCode, freeze
 from speckey.signature import Question
 from speckey.symbols import Expr
 from speckey.table import MISS, Node
@@ -96,6 +96,7 @@ _NAMES: dict[str, Any] = {
     "summary": signature.summary,
     "has_fields_only": signature.has_fields_only,
     "Identity": signature.Identity,
+    "freeze": freeze,
 }
 
 # How each question is put in code; {v} is the value.
@@ -116,6 +117,7 @@ _EXPRESSIONS = {
     "summary": "summary({v})",
     "fields": "has_fields_only({v})",
     "identity": "Identity({v})",
+    "content": "freeze({v})",
     "no grad sync": "no_grad_sync({v})",
     "grad mode": "grad_mode()",
     "inference mode": "inference_mode()",
@@ -280,7 +282,8 @@ class _Writer:
         other = chain[-1].children.get(False)
         if other is not None:
             there = "v is not None and " if value == "v" else ""
-            code.write(f"elif {there}{value} not in {code.bind(frozenset(symbols.split_equality(n.test)[1] for n in chain))}:")
+            constants = code.bind(frozenset(symbols.split_equality(n.test)[1] for n in chain))
+            code.write(f"elif {there}{value} not in {constants}:")
             self.inner(other, code.nested(), last, sizes)
 
     # -- questions ---------------------------------------------------------------------------------

@@ -42,6 +42,7 @@ class Entry:
     program: Program = attrs.field(repr=False, default=None)
     guards: Mapping[Path, Guard] = attrs.field(repr=False, factory=dict)
     aliases: str | None = attrs.field(repr=False, default=None)
+    reusable: bool = attrs.field(repr=False, default=True)
     run: Callable[[tuple, dict], Any] = attrs.field(repr=False, default=None)  # set after its first run
 
     @property
@@ -114,6 +115,7 @@ def _compile(call: Call, *, symbolic: bool, reason: str = "") -> Entry:
         program=program,
         guards=recorder.guards,
         aliases=aliases,
+        reusable=description.cacheable and program.reusable and recorder.repeatable,
     )
 
 

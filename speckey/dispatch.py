@@ -85,7 +85,7 @@ class Table:
             entry = compile_entry(call, exactly=True, reason=_reason(error))
             result = self._run_first(call, entry)
         self.last = entry
-        if description.cacheable and entry.program.reusable:
+        if entry.reusable:
             self._tree.insert(entry)
             self.entries.append(entry)
             self.jfn._lc_cs.interpreter_cache.append(entry.program.entry)

@@ -11,12 +11,20 @@ import copy
 import enum
 import keyword
 import struct
+import sys
+from array import array
+from collections import deque
 from collections.abc import Mapping
-from types import BuiltinMethodType, MappingProxyType, MethodType, MethodWrapperType
+from types import BuiltinMethodType, FunctionType, MappingProxyType, MethodType, MethodWrapperType
 from typing import Any
 
 import attrs
 import torch
+
+try:
+    import numpy
+except ImportError:  # torch works without it
+    numpy = None
 
 # How to get at a value: ("fn",) the compiled function or module, ("args",), ("kwargs",),
 # ("object", Box), ("attr", path, name) or ("item", path, key).
@@ -43,16 +51,25 @@ class Presence(enum.Enum):
     PRESENT = 1
 
 
-_CONTAINER_LIMIT = 256  # beyond, only the length is compared; the items that were read have their own guards
+_CONTAINER_LIMIT = 100_000  # beyond, only identity and length are compared
+_DEPTH_LIMIT = 50
 
 
 def freeze(value: object, parent: object = None) -> object:
     """A hashable stand-in that is equal as long as a program cannot tell ``value`` apart.
 
-    Containers are looked into (with their lengths and keys); tensors in them count by type, since
+    Containers are looked into (with their lengths, keys and order); tensors in them count by type, since
     those that a program reads are inputs with checks of their own.
     """
     return _freeze(value, parent, 0, set())
+
+
+_CONSTANTS = (torch.dtype, torch.device, torch.layout, torch.memory_format, enum.Enum)
+_VIEWS = tuple(map(type, ({}.keys(), {}.values(), {}.items())))
+_CONTAINERS = (tuple, list, dict, set, frozenset, deque, MappingProxyType, *_VIEWS)
+_BUFFERS = (bytearray, array, memoryview)
+_NUMBERS = (int, float, complex, str, bytes)
+CONTENT_TYPES = (deque, MappingProxyType, *_BUFFERS, *_VIEWS)  # beside tuple, list, dict and set
 
 
 def _freeze(value: object, parent: object, depth: int, open_: set[int]) -> object:
@@ -65,45 +82,87 @@ def _freeze(value: object, parent: object, depth: int, open_: set[int]) -> objec
         return (float, struct.pack("d", value))
     if kind is complex:
         return (complex, struct.pack("dd", value.real, value.imag))
-    if isinstance(value, (torch.dtype, torch.device, torch.layout, torch.memory_format, enum.Enum)):
+    if isinstance(value, _CONSTANTS):
         return (kind, value)
     if kind is slice:
         return (slice, *(_freeze(v, None, depth + 1, open_) for v in (value.start, value.stop, value.step)))
-    if kind in (tuple, list, torch.Size, dict, set, frozenset) or isinstance(value, (tuple, list, dict)):
+    if isinstance(value, _CONTAINERS):
         return _freeze_container(value, depth, open_)
-    if isinstance(value, (int, float, str)):  # subclasses, numpy scalars
-        return (kind, repr(value))
+    if isinstance(value, _NUMBERS):
+        return (kind, bare_text(value))
+    if isinstance(value, _BUFFERS):
+        return (kind, bytes(value))
     if isinstance(value, torch.Tensor):
         return (torch.Tensor, kind)
+    if numpy is not None and isinstance(value, numpy.ndarray):
+        return (kind, value.shape, value.dtype.str, value.tobytes())
+    if kind is FunctionType:
+        return _freeze_function(value, depth, open_)
     if isinstance(value, (MethodType, BuiltinMethodType, MethodWrapperType)):
         # Made anew on every access: what counts is the function, and whose method it is.
-        owner = value.__self__
-        return (kind, "self" if owner is parent else Box(owner), Box(getattr(value, "__func__", None)), value.__name__)
+        owner, function = value.__self__, getattr(value, "__func__", None)
+        code = _freeze(function, None, depth + 1, open_) if type(function) is FunctionType else Box(function)
+        return (kind, "self" if owner is parent else Box(owner), code, value.__name__)
     return Box(value)
+
+
+def bare_text(value: object) -> str:
+    """What a number or string is, whatever its class makes of it."""
+    base = next(b for b in _NUMBERS if isinstance(value, b))
+    return base.__repr__(value)  # type: ignore[arg-type]
+
+
+def _freeze_function(function: Any, depth: int, open_: set[int]) -> object:
+    """Code and defaults of a function may be exchanged, as when a notebook reloads a module."""
+    if is_library_name(function.__module__) or depth > _DEPTH_LIMIT or id(function) in open_:
+        return Box(function)
+    open_.add(id(function))
+    try:
+        defaults = [_freeze(v, None, depth + 1, open_) for v in (function.__defaults__, function.__kwdefaults__)]
+    finally:
+        open_.discard(id(function))
+    return (FunctionType, Box(function), Box(function.__code__), *defaults)
 
 
 def _freeze_container(value: Any, depth: int, open_: set[int]) -> object:
     kind = type(value)
-    if len(value) > _CONTAINER_LIMIT or depth > 4 or id(value) in open_:
+    if len(value) > _CONTAINER_LIMIT or depth > _DEPTH_LIMIT or id(value) in open_:
         return (kind, len(value), Box(value))
     open_.add(id(value))
     try:
-        if isinstance(value, dict):
+        if isinstance(value, (dict, MappingProxyType)):
             items = tuple(
                 (_freeze(k, None, depth + 1, open_), _freeze(v, None, depth + 1, open_)) for k, v in value.items()
             )
-        elif isinstance(value, (set, frozenset)):
-            items = frozenset(_freeze(v, None, depth + 1, open_) for v in value)
-        else:
+        else:  # sets too: equal ones may be gone through in another order
             items = tuple(_freeze(v, None, depth + 1, open_) for v in value)
     finally:
         open_.discard(id(value))
-    return (kind, items)
+    return (kind, items, getattr(value, "maxlen", None)) if isinstance(value, deque) else (kind, items)
+
+
+# Reason for not guarding what is read off these: it does not change while a program runs, and a model
+# reads hundreds of names.  A program that patches torch or the standard library between calls is told so
+# in the documented limits.
+_LIBRARIES = frozenset(sys.stdlib_module_names) | {"torch", "thunder", "builtins", "numpy"}
+
+
+def is_library_name(module: object) -> bool:
+    return isinstance(module, str) and module.partition(".")[0] in _LIBRARIES and module != "__main__"
 
 
 # Read by name only, and each name that is read has a guard of its own: whether the whole is the same
 # does not matter.  (The cells of a closure cannot be exchanged; their contents are guarded.)
 NAMESPACES = frozenset(["__globals__", "__dict__", "__builtins__", "__closure__"])
+
+
+HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE
+
+
+def has_own_class(value: object) -> bool:
+    """Whether ``value.__class__`` may be set: not of modules, classes and what is written in C."""
+    kind = type(value)
+    return bool(kind.__flags__ & HEAP_TYPE) and hasattr(value, "__dict__") and not isinstance(value, type)
 
 
 @attrs.frozen
@@ -264,8 +323,9 @@ def guard_lines(
     for path, guard in guards.items():
         frozen = guard.frozen
         if isinstance(frozen, Presence):
-            wrong = "" if frozen is Presence.ABSENT else "not "
-            code.write(f"if {wrong}hasattr({code.fetch(path[1])}, {code.bind(path[2])}): {fail}")
+            parent, key = code.fetch(path[1]), code.bind(path[2])
+            there = f"hasattr({parent}, {key})" if path[0] == "attr" else f"{key} in {parent}"
+            code.write(f"if {there}: {fail}" if frozen is Presence.ABSENT else f"if not ({there}): {fail}")
             continue
         value = code.fetch(path)
         if path in used:
@@ -283,7 +343,15 @@ def _condition(code: PathCode, path: Path, value: str, frozen: Any) -> str:
     if isinstance(frozen, TensorMetadata):
         return f"not {code.bind(frozen.matches)}({value})"
     if isinstance(frozen, Box):
-        return f"{value} is not {code.bind(frozen.value)}"
+        same = f"{value} is not {code.bind(frozen.value)}"
+        kind = type(frozen.value)
+        return same if not has_own_class(frozen.value) else f"{same} or type({value}) is not {code.bind(kind)}"
+    if isinstance(frozen, tuple) and frozen[0] is FunctionType and frozen[3] is None and frozen[4] is None:
+        function, body = code.bind(frozen[1].value), code.bind(frozen[2].value)
+        return (
+            f"{value} is not {function} or {value}.__code__ is not {body} "
+            f"or {value}.__defaults__ is not None or {value}.__kwdefaults__ is not None"
+        )
     if isinstance(frozen, tuple) and len(frozen) == 2 and frozen[0] is bool:
         return f"{value} is not {frozen[1]}"
     if isinstance(frozen, tuple) and len(frozen) == 2 and frozen[0] in (int, str):

@@ -5,14 +5,14 @@ Filled by ``thunder_hooks`` while thunder traces and compiles; knows nothing of 
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Mapping
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
 from types import BuiltinMethodType, MethodType, ModuleType
 
 import attrs
 
 from speckey import symbols
-from speckey.guards import NAMESPACES, Guard, Path, Presence, freeze
+from speckey.guards import NAMESPACES, Guard, Path, Presence, freeze, is_library_name
 from speckey.symbols import Expr, Value
 
 
@@ -35,6 +35,7 @@ class Recorder:
     def __init__(self, sizes: Mapping[str, int]) -> None:
         self.facts: list[Fact] = []
         self.guards: dict[Path, Guard] = {}
+        self.repeatable = True
         self._sizes = sizes
         self._knowledge = symbols.Knowledge()
         self._seen: set[tuple[str, object]] = set()
@@ -87,29 +88,38 @@ class Recorder:
 
     def read(self, path: Path, parent: object, value: object) -> None:
         """Tracing read ``value`` at ``path`` (an attribute or item of ``parent``)."""
+        if isinstance(value, Iterator) and not _is_library(parent):
+            self.repeatable = False  # it changes by being used
         known = self.guards.get(path)
         if (
             (known and not isinstance(known.frozen, Presence))
             or (path[0] == "attr" and path[2] in NAMESPACES)
-            or _is_library(parent)
+            or (_is_library(parent) and not _is_registry(value))
         ):
             return
         self.guards[path] = Guard(path, freeze(value, parent))
+        self._not_shadowed(path)
 
     def read_tensor(self, path: Path, tensor: object) -> None:
         """A tensor from outside (a parameter, a buffer, a global) is an input with fixed metadata."""
         self.guards[path] = Guard.tensor(path, tensor)
+        self._not_shadowed(path)
 
     def asked(self, path: Path, parent: object, *, there: bool) -> None:
-        """Tracing asked whether an attribute is there."""
+        """Tracing asked whether an attribute or item is there."""
         if path not in self.guards and not _is_library(parent):
             self.guards[path] = Guard.presence(path, there=there)
 
+    def _not_shadowed(self, path: Path) -> None:
+        """A module's parameters and submodules are found where its own dict does not have the name."""
+        if path[0] == "item" and path[1][0] == "attr" and path[1][2] in ("_parameters", "_buffers", "_modules"):
+            own = ("item", ("attr", path[1][1], "__dict__"), path[2])
+            self.guards.setdefault(own, Guard.presence(own, there=False))
 
-# Reason for not guarding these: they do not change while a program runs, and a model reads hundreds
-# of names off them.  A program that patches torch or the standard library between calls is told so in
-# the documented limits.
-_LIBRARIES = frozenset(sys.stdlib_module_names) | {"torch", "thunder", "builtins", "numpy"}
+
+def _is_registry(value: object) -> bool:
+    """A small container in a library, such as torch's hooks of all modules: made to be written to."""
+    return type(value) in (dict, OrderedDict, list, set) and len(value) <= 16  # type: ignore[arg-type]
 
 
 def _is_library(parent: object) -> bool:
@@ -123,4 +133,4 @@ def _is_library(parent: object) -> bool:
         return _is_library(getattr(parent, "__func__", None) or type(parent.__self__))
     else:
         return False
-    return isinstance(name, str) and name.partition(".")[0] in _LIBRARIES and name != "__main__"
+    return is_library_name(name)

@@ -45,9 +45,8 @@ def compile_run(
     program: Program = entry.program
     code = PathCode(indent=2)
     constants = code.constants
-    constants.update(
-        MISS=MISS, fn=owner.fn, jfn=owner.jfn, owner=owner, entry=entry, alias_groups=alias_groups, recover=owner.recover
-    )
+    constants.update(MISS=MISS, fn=owner.fn, jfn=owner.jfn, owner=owner, entry=entry)
+    constants.update(alias_groups=alias_groups, recover=owner.recover)
     used = _tensors_of_module(owner.jfn, guards)
     if entry.aliases is not None and description.paths:
         tensors = "".join(f"{code.fetch(path)}, " for path in description.paths)
@@ -81,10 +80,9 @@ def _tensors_of_module(jfn: Any, guards: Mapping[Path, Guard]) -> dict[Path, tup
         name = module_tensor_name(path) if isinstance(guard.frozen, TensorMetadata) else None
         if name is None:
             continue
-        for tensors, get in (("_overrides_parameters", "get_parameter"), ("_overrides_buffers", "get_buffer")):
-            overrides = getattr(jfn, tensors, {})
-            if name in overrides and getattr(jfn._model, get)(name) is overrides[name]:
-                found[path] = (overrides, name)
+        place = thunder_hooks.taken_from(jfn, name)
+        if place is not None:
+            found[path] = (place, name)
     return found
 
 

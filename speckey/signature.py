@@ -23,7 +23,7 @@ import attrs
 import torch
 
 from speckey import torch_private
-from speckey.guards import Path, freeze
+from speckey.guards import CONTENT_TYPES, Path, bare_text, freeze
 
 try:
     import numpy
@@ -139,8 +139,8 @@ def summary(value: Any) -> object:
     if isinstance(value, (slice, set, frozenset)):
         return freeze(value)
     if numpy is not None and isinstance(value, numpy.ndarray):
-        return (value.shape, value.dtype.str, value.tobytes())
-    return (repr(value), extras(value))  # subclasses of numbers and strings: numpy scalars, IntEnum
+        return freeze(value)
+    return (bare_text(value), extras(value))  # subclasses of numbers and strings: numpy scalars, IntEnum
 
 
 def has_fields_only(value: object) -> bool:
@@ -165,6 +165,7 @@ ABOUT_VALUES: dict[str, Callable[[Any], object]] = {
     "summary": summary,
     "fields": has_fields_only,
     "identity": Identity,
+    "content": freeze,
     "no grad sync": lambda fn: False,  # set by thunder_hooks
 }
 
@@ -329,6 +330,8 @@ class _Walk:
         if isinstance(value, Iterator) and not isinstance(value, (FunctionType, BuiltinFunctionType, ModuleType, type)):
             self.cacheable = False
         self.ask("identity", value, path)
+        if isinstance(value, CONTENT_TYPES):
+            self.ask("content", value, path)
 
     def tensor(self, tensor: torch.Tensor, path: Path) -> None:
         fixed = not self.ask("ordinary", tensor, path)

@@ -15,16 +15,17 @@ import inspect
 import operator
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
-from types import FunctionType
+from types import FunctionType, MethodType
 from typing import Any
 
 import torch
 
 from speckey import torch_private
-from speckey.guards import Box, Guard, Path, Presence, TensorMetadata
+from speckey.guards import HEAP_TYPE, Box, Guard, Path, Presence, TensorMetadata, has_own_class, is_library_name
 
+_get_code = operator.attrgetter("__code__")
+_get_defaults = operator.attrgetter("__defaults__")
 _get_dict = operator.attrgetter("__dict__")
-_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE; attributes of other types cannot be set
 _PATIENCE = 4
 _LONGEST_WAIT = 1024
 
@@ -94,17 +95,22 @@ class Snapshot:
         empty = tuple(plan.empty.values())
         versions = tuple(map(version, dicts))
         own_versions = tuple(map(version, map(_get_dict, objects)))
-        types = tuple(map(type, objects))
-        type_ids = tuple(map(id, types))  # an id means a type as long as `types` keeps it alive
+        classed = (*objects, *(o for i, o in plan.classes.items() if i not in plan.objects and i not in plan.tensors))
+        functions = tuple(plan.functions.values())
+        bodies = tuple(map(id, map(_get_code, functions))) + tuple(map(id, map(_get_defaults, functions)))
+        kept = tuple(map(_get_code, functions)) + tuple(map(_get_defaults, functions))
+        types = tuple(map(type, classed))
+        type_ids = tuple(map(id, types))  # an id means an object as long as `types`, `kept` keep it alive
         check = torch_private.tensor_check(tensors, sizes=True) if tensors else _nothing_to_check
         if check is None:
             raise NotCovered
 
-        def holds(types: tuple = types) -> bool:
+        def holds(types: tuple = types, kept: tuple = kept) -> bool:
             if (
                 tuple(map(version, dicts)) == versions
                 and tuple(map(version, map(_get_dict, objects))) == own_versions
-                and tuple(map(id, map(type, objects))) == type_ids
+                and tuple(map(id, map(type, classed))) == type_ids
+                and tuple(map(id, map(_get_code, functions))) + tuple(map(id, map(_get_defaults, functions))) == bodies
                 and not any(empty)
                 and check(*tensors)
             ):
@@ -126,15 +132,18 @@ class _Plan:
         self.objects: dict[int, Any] = {}
         self.dicts: dict[int, dict] = {}
         self.empty: dict[int, Any] = {}
+        self.classes: dict[int, Any] = {}  # objects that only their class is looked at
+        self.functions: dict[int, FunctionType] = {}
         self.tensors: dict[int, torch.Tensor] = {}
         self._known: dict[Path, Any] = {("fn",): fn}
 
     def add(self, guard: Guard) -> None:
         path, frozen = guard.path, guard.frozen
         if isinstance(frozen, Presence):
-            if path[0] != "attr":
-                raise NotCovered
-            self._attribute(self._value(path[1]), path[2], ask=True)
+            if path[0] == "attr":
+                self._attribute(self._value(path[1]), path[2], ask=True)
+            else:
+                self._item(self._value(path[1]))
             return
         value = self._value(path)
         if isinstance(frozen, TensorMetadata):
@@ -163,8 +172,21 @@ class _Plan:
             isinstance(value, (int, float, str)) and kind not in (bool, int, float, str)
         ):
             raise NotCovered
-        elif isinstance(value, torch.Tensor):
-            self.objects[id(value)] = value  # for its class
+        elif isinstance(value, FunctionType):
+            self._function(value)
+        elif isinstance(value, MethodType):
+            self._content(value.__func__, None)
+        elif has_own_class(value):
+            self.classes[id(value)] = value
+
+    def _function(self, function: FunctionType) -> None:
+        if is_library_name(function.__module__):
+            return
+        self.functions[id(function)] = function
+        if function.__kwdefaults__:
+            raise NotCovered
+        for value in function.__defaults__ or ():
+            self._content(value, None)
 
     def _value(self, path: Path) -> Any:
         if path in self._known:
@@ -175,18 +197,20 @@ class _Plan:
         elif kind == "attr":
             value = self._attribute(self._value(path[1]), path[2])
         elif kind == "item":
-            value = self._item(self._value(path[1]), path[2])
+            parent = self._value(path[1])
+            self._item(parent)
+            value = parent[path[2]]
         else:
             raise NotCovered
         self._known[path] = value
         return value
 
-    def _item(self, parent: Any, key: Any) -> Any:
+    def _item(self, parent: Any) -> None:
+        """That items of the parent stay as they are."""
         if type(parent) in (dict, OrderedDict):
             self.dicts[id(parent)] = parent
         elif type(parent) is not tuple:
             raise NotCovered
-        return parent[key]
 
     def _attribute(self, parent: Any, name: str, *, ask: bool = False) -> Any:
         """``parent.name``, or whether it is there, where dicts settle it."""
@@ -195,14 +219,17 @@ class _Plan:
             raise NotCovered
         self.objects[id(parent)] = parent
         for cls in kind.__mro__:
-            if cls.__flags__ & _HEAP_TYPE:
+            if cls.__flags__ & HEAP_TYPE:
                 namespace = torch_private.dict_of_type(cls)
                 self.dicts[id(namespace)] = namespace
+        if name == "__dict__":
+            return parent.__dict__
         of_class = inspect.getattr_static(kind, name, _ABSENT)
         if name in parent.__dict__ and not hasattr(type(of_class), "__set__"):
             return parent.__dict__[name]
         if of_class is not _ABSENT:
             if isinstance(of_class, FunctionType):
+                self._content(of_class, None)
                 return getattr(parent, name)
             if hasattr(type(of_class), "__get__"):
                 raise NotCovered  # a property: what it reads has guards, what it makes of it may be anything

@@ -9,22 +9,25 @@ Knows nothing of tables or of how a call is looked up.
 from __future__ import annotations
 
 import contextlib
+import collections
 import copy
 import functools
 import inspect
+import itertools
+import operator
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from numbers import Number
-from types import BuiltinMethodType, CodeType, GetSetDescriptorType, MethodWrapperType
+from types import BuiltinMethodType, CodeType, FunctionType, GetSetDescriptorType, MethodWrapperType
 from typing import Any, Protocol
 
 import attrs
 import torch
 
 from speckey import symbols
-from speckey.guards import Box, Path
+from speckey.guards import HEAP_TYPE, Box, Path, is_library_name
 from speckey.recorder import Recorder
 from speckey.symbols import Expr, Unsupported, Value
 from speckey.thunder_import import thunder
@@ -66,9 +69,10 @@ __all__ = [
     "original_jit",
     "read_prologue",
     "recipe_with_options",
-    "replace_part",
     "replace_entry_points",
+    "replace_part",
     "run_prologue",
+    "taken_from",
 ]
 
 
@@ -164,13 +168,17 @@ def _concrete(value: object) -> object:
 def _concrete_deep(value: object) -> object:
     if isinstance(value, NumberProxy):
         return value.value
-    if type(value) in (tuple, list):
+    if type(value) in (tuple, list, set):
         return type(value)(_concrete_deep(v) for v in value)
+    if type(value) is dict:
+        return {_concrete_deep(k): _concrete_deep(v) for k, v in value.items()}
     return value
 
 
 def _holds_number(value: object) -> bool:
-    return _is_known(value) or (type(value) in (tuple, list) and any(_holds_number(v) for v in value))
+    if type(value) is dict:
+        return any(_holds_number(v) for pair in value.items() for v in pair)
+    return _is_known(value) or (type(value) in (tuple, list, set) and any(_holds_number(v) for v in value))
 
 
 def _code_of(function: Callable, *nested: str) -> CodeType:
@@ -641,7 +649,7 @@ def _read_path(obj: WrappedValue, kind: str, key: object) -> Path | None:
     above = _path(obj.provenance)
     if above is None or _is_thunders_own(above):
         if jit_ext.is_created_during_tracing(obj.provenance) or obj.provenance.inst in _MADE_BY_PROGRAM:
-            return None
+            return None  # what its class has is guarded by _read_of_class
         if not hasattr(obj.value, "__dict__") or _is_thunders_own(("object", Box(obj.value))):
             return None  # a plain container or number from an opaque function, whose source is guarded
         above = ("object", Box(obj.value))
@@ -653,7 +661,32 @@ def _read_path(obj: WrappedValue, kind: str, key: object) -> Path | None:
         if source is not None and source.ext_flag & jit_ext.EXT_FLAG_IS_MODULE:
             path = ("attr", above[1], key)  # as thunder's prologue has it; mostly read both ways
     tracing = _tracing.get()
-    return None if tracing is None or path in tracing.structured or above in tracing.structured else path
+    if tracing is None or path in tracing.structured:
+        return None
+    if above in tracing.structured and (kind == "item" or not has_python_class(obj.value)):
+        return None
+    return path
+
+
+def has_python_class(value: object) -> bool:
+    """Whether its class is one whose attributes can be exchanged, and not a library's."""
+    kind = type(value)
+    return bool(kind.__flags__ & HEAP_TYPE) and not is_library_name(kind.__module__)
+
+
+def _read_of_class(tracing: Tracing, obj: WrappedValue, name: str) -> None:
+    """An attribute that an object made by the program, or ``super()``, gets from a class."""
+    value = obj.value
+    if isinstance(value, super):
+        mro = type(value.__self__).__mro__ if not isinstance(value.__self__, type) else value.__self__.__mro__
+        classes = mro[mro.index(value.__thisclass__) + 1 :]
+    elif has_python_class(value) and name not in getattr(value, "__dict__", {}):
+        classes = type(value).__mro__
+    else:
+        return
+    owner = next((c for c in classes if name in c.__dict__), None)
+    if owner is not None and owner.__flags__ & HEAP_TYPE:
+        tracing.recorder.read(("attr", ("object", Box(owner)), name), owner, getattr(owner, name))
 
 
 def _is_thunders_own(path: Path) -> bool:
@@ -681,13 +714,15 @@ def _wrap_attribute_read(plain_result, obj, name):
     tracing = _tracing.get()
     if (
         tracing is not None
-        and name.value not in _PLUMBING
+        and (name.value not in _PLUMBING or (name.value == "__call__" and has_python_class(obj.value)))
         and not isinstance(plain_result, Proxy)
         and not _is_builtin_method(plain_result, obj.value)
     ):
         path = _read_path(obj, "attr", name.value)
         if path is not None:
             tracing.recorder.read(path, obj.value, plain_result)
+        elif isinstance(name.value, str) and not isinstance(obj.value, Proxy):
+            _read_of_class(tracing, obj, name.value)
     return _wrap_attribute(plain_result, obj, name)
 
 
@@ -698,6 +733,20 @@ def _wrap_item_read(uvalue, obj, key):
         if path is not None:
             tracing.recorder.read(path, obj.value, uvalue)
     return _wrap_binary_subscr(uvalue, obj, key)
+
+
+_globals_lookup = interpreter.globals_lookup
+
+
+def _look_up_global(globals_dict, name):
+    """A name that is not among the globals is a builtin as long as it is not."""
+    tracing = _tracing.get()
+    names = interpreter.unwrap(globals_dict)
+    if tracing is not None and isinstance(globals_dict, WrappedValue) and name.value not in names:
+        above = _path(globals_dict.provenance)
+        if above is not None:
+            tracing.recorder.asked(("item", above, name.value), names, there=False)
+    return _globals_lookup(globals_dict, name)
 
 
 def _asked_for_attribute(obj: WrappedValue, name: object) -> None:
@@ -784,6 +833,26 @@ def _isinstance(obj, cls):
     return _isinstance_lookaside(obj, cls)
 
 
+_opcode_handlers = interpreter._default_opcode_handler_map
+_is_handler = _opcode_handlers["IS_OP"]
+
+
+def _is(inst, /, stack, **rest):
+    if _symbolic_tracing() is None:
+        return _is_handler(inst, stack=stack, **rest)
+    b, a = stack.pop(), stack.pop()
+    a, b = _plain_operands(a, b)
+    stack.append(a is not b if inst.arg == 1 else a is b)
+    return None
+
+
+def _plain_operands(a: object, b: object) -> tuple[object, object]:
+    """For ``is``, which numbers answer as objects: the plain ones, where both are numbers."""
+    if all(_is_known(n) or type(n) in (bool, int, float) for n in (a, b)):
+        return _concrete(a), _concrete(b)
+    return a, b
+
+
 def _type(obj, *more):
     if not more and _symbolic_tracing() is not None and isinstance(obj.value, NumberProxy) and _program_asks():
         return _computed(obj.value.python_type, type, obj)
@@ -805,6 +874,8 @@ def _getattr(obj, name, *default):
 
 
 def _hasattr(obj, name):
+    if _symbolic_tracing() is not None and isinstance(obj.value, NumberProxy) and _program_asks():
+        return _computed(hasattr(obj.value.python_type, interpreter.unwrap(name)), hasattr, obj, name)
     result = _hasattr_lookaside(obj, name)
     if _tracing.get() is not None:
         _asked_for_attribute(obj, interpreter.unwrap(name))
@@ -844,11 +915,148 @@ _TO_INT, _TO_FLOAT = _number_type_call(int), _number_type_call(float)
 _PROTOCOL_MODULES = frozenset(
     ["builtins", "_operator", "operator", "math", "_functools", "itertools", "_collections", "optree._C"]
 )
+_BY_IDENTITY = (operator.is_, operator.is_not, id)
 _general_lookaside = jit_ext.general_jit_lookaside
 _INDEXING = (list.__getitem__, tuple.__getitem__)  # thunder's want a plain int
 
 
+# -- functions written in C that call back, or keep what they are given ---------------------------------
+
+
+def _map(function, /, *iterables):
+    for values in zip(*iterables):  # noqa: B905  (map stops at the shortest)
+        yield function(*values)
+
+
+def _filter(function, iterable, /):
+    for value in iterable:
+        if value if function is None else function(value):
+            yield value
+
+
+def _starmap(function, iterable, /):
+    for values in iterable:
+        yield function(*values)
+
+
+def _takewhile(predicate, iterable, /):
+    for value in iterable:
+        if not predicate(value):
+            break
+        yield value
+
+
+def _dropwhile(predicate, iterable, /):
+    dropping = True
+    for value in iterable:
+        if dropping and predicate(value):
+            continue
+        dropping = False
+        yield value
+
+
+def _filterfalse(predicate, iterable, /):
+    for value in iterable:
+        if not (value if predicate is None else predicate(value)):
+            yield value
+
+
+def _accumulate(iterable, func, *, initial=None):
+    total = initial
+    for value in iterable:
+        total = value if total is None else func(total, value)
+        yield total
+
+
+def _order(keys, reverse):
+    return sorted(range(len(keys)), key=keys.__getitem__, reverse=reverse)
+
+
+def _sorted(iterable, /, *, key, reverse=False):
+    values = list(iterable)
+    keys = []
+    for value in values:
+        keys.append(key(value))
+    return [values[i] for i in _order(keys, reverse)]
+
+
+_NOTHING = object()
+
+
+def _least(values, key, default, sign):
+    best, best_key = default, _NOTHING
+    for value in values:
+        value_key = key(value)
+        if best_key is _NOTHING or (value_key < best_key if sign < 0 else value_key > best_key):
+            best, best_key = value, value_key
+    if best is _NOTHING:
+        raise ValueError("min() or max() of an empty sequence")
+    return best
+
+
+def _min(*values, key, default=_NOTHING):
+    return _least(values if len(values) > 1 else values[0], key, default, -1)
+
+
+def _max(*values, key, default=_NOTHING):
+    return _least(values if len(values) > 1 else values[0], key, default, 1)
+
+
+# Python for what C does with a function of the program's, so that the function is traced as well.
+_CALLING_BACK: dict[Any, Callable] = {
+    map: _map,
+    filter: _filter,
+    itertools.starmap: _starmap,
+    itertools.takewhile: _takewhile,
+    itertools.dropwhile: _dropwhile,
+    itertools.filterfalse: _filterfalse,
+}
+_CALLING_BACK_BY_KEY: dict[Any, Callable] = {sorted: _sorted, min: _min, max: _max}
+
+# What puts a value into a container that may outlive the tracing.
+_STORING = (
+    *(getattr(list, n) for n in ("append", "extend", "insert", "__setitem__", "__iadd__")),
+    *(getattr(dict, n) for n in ("__setitem__", "setdefault", "update")),
+    *(getattr(set, n) for n in ("add", "update")),
+    *(getattr(collections.deque, n) for n in ("append", "appendleft", "extend", "__setitem__")),
+)
+
+
+def _is_from_outside(provenance: ProvenanceRecord) -> bool:
+    while provenance.inst in (PseudoInst.LIST_APPEND, PseudoInst.LIST_EXTEND) and provenance.inputs:
+        provenance = provenance.inputs[0]
+    path = _path(provenance)
+    return path is not None and not _is_thunders_own(path)
+
+
+def _interpreted(function: Callable) -> Callable:
+    return lambda *args, **kwargs: interpreter._interpret_call(function, *args, **kwargs)
+
+
+def _in_python(fn: Any, args: tuple, kwargs: dict) -> Callable | None:
+    """A way to run ``fn`` in which the program's functions are interpreted, and no proxy is left behind."""
+    try:
+        function = _CALLING_BACK.get(fn)
+        if function is None and kwargs.get("key") is not None and kwargs["key"].value is not None:
+            function = _CALLING_BACK_BY_KEY.get(fn)
+        if fn is itertools.accumulate and len(args) == 2 and args[1].value is not None:
+            function = _accumulate
+        storing = fn in _STORING
+    except TypeError:  # unhashable
+        return None
+    if function is not None:
+        return _interpreted(function) if _program_asks() else None
+    keeps = storing and any(_holds_number(a.value) for a in args[1:])
+    if keeps and _is_from_outside(args[0].provenance):
+        return lambda container, *values: interpreter._interpret_call(
+            fn, container, *(interpreter.wrap_const(_concrete_deep(v.value)) for v in values)
+        )
+    return None
+
+
 def _lookaside(fn, *args, **kwargs):
+    if _tracing.get() is not None and (found := _in_python(fn, args, kwargs)) is not None:
+        return found
     tracing = _symbolic_tracing()
     if tracing is None:
         return _general_lookaside(fn, *args, **kwargs)
@@ -864,7 +1072,8 @@ def _lookaside(fn, *args, **kwargs):
     if found is None and interpreter.is_opaque(fn):
         owner = getattr(fn, "__objclass__", None) or getattr(fn, "__self__", None)
         module = getattr(fn, "__module__", None) or getattr(owner, "__module__", None)
-        if module not in _PROTOCOL_MODULES and any(_holds_number(a.value) for a in (*args, *kwargs.values())):
+        looks_inside = module not in _PROTOCOL_MODULES or fn in _BY_IDENTITY
+        if looks_inside and any(_holds_number(a.value) for a in (*args, *kwargs.values())):
             return interpreter.interpreter_needs_wrap(
                 lambda *a, **k: fn(*map(_concrete_deep, a), **{n: _concrete_deep(v) for n, v in k.items()})
             )
@@ -943,6 +1152,9 @@ def _install() -> None:
     jit_ext.general_jit_lookaside = _lookaside
     interpreter.wrap_attribute = _wrap_attribute_read
     interpreter.wrap_binary_subscr = _wrap_item_read
+    interpreter.globals_lookup = _look_up_global
+    _opcode_handlers["IS_OP"] = _is
+    _lookasides[_order] = interpreter.interpreter_needs_wrap(_order)
     _lookasides[isinstance] = _isinstance
     _lookasides[getattr] = _getattr
     _lookasides[hasattr] = _hasattr
@@ -994,6 +1206,8 @@ def compile_program(
     token = thunder._cache_info_ctx.set(_CoveredBySignature(info))
     try:
         with langctxs.langctx(data.langctx), _watch(tracing):
+            if isinstance(fn, FunctionType):
+                tracing.recorder.read(("fn",), None, fn)
             prologue, computation, epilogue = shared_data.acquire_initial_trace(
                 fn, args, kwargs, data, stats, data.executors_list[0]
             )
@@ -1154,9 +1368,31 @@ def no_grad_sync(fn: Any) -> bool:
 
 def replace_part(jfn: Any, name: str, before: Any, value: Any) -> None:
     """Put a parameter, buffer or submodule of the original into thunder's module, where that had the old one."""
-    for parts in (jfn._overrides_parameters, jfn._overrides_buffers, jfn._module_cache):
+    for parts, kind in (
+        (jfn._overrides_parameters, torch.nn.Parameter),
+        (jfn._overrides_buffers, torch.Tensor),
+        (jfn._module_cache, torch.nn.Module),
+    ):
         if name in parts and parts[name] is before:
-            parts[name] = value
+            if isinstance(value, kind) and (kind is not torch.Tensor or not isinstance(value, torch.nn.Parameter)):
+                parts[name] = value
+            else:  # a parameter that became a buffer, say
+                del parts[name]
+
+
+def taken_from(jfn: Any, name: str) -> dict | None:
+    """The dict from which thunder's module takes a parameter or buffer, if it is the original's."""
+    for parts, get in (
+        (jfn._overrides_parameters, jfn._model.get_parameter),
+        (jfn._overrides_buffers, jfn._model.get_buffer),
+    ):
+        if name in parts:
+            try:
+                if get(name) is parts[name]:
+                    return parts
+            except AttributeError:
+                continue
+    return None
 
 
 def is_own_submodule(jfn: Any, fn: Any, name: str) -> bool:

@@ -34,6 +34,27 @@ def _sig(*args, **kwargs):
     return describe(args, kwargs).signature
 
 
+class Number(int):
+    __repr__ = lambda self: "a number"
+
+
+class Word(str):
+    __repr__ = lambda self: "a word"
+
+
+def _in_other_order():
+    made = set()
+    made.add(8)
+    made.add(0)
+    return made
+
+
+def _moved():
+    made = collections.OrderedDict(a=1, b=2)
+    made.move_to_end("a")
+    return made
+
+
 T = torch.ones(2, 3)
 SHARED = [1]
 
@@ -77,6 +98,12 @@ DIFFERENT = [
     ((math,), (torch,)),
     ((int,), (float,)),
     ((SHARED, SHARED), ([1], [1])),
+    ((Number(2),), (Number(9),)),
+    ((Word("a"),), (Word("b"),)),
+    (({0, 8},), (_in_other_order(),)),
+    ((collections.deque([1]),), (collections.deque([2]),)),
+    ((bytearray(b"a"),), (bytearray(b"b"),)),
+    ((collections.OrderedDict(a=1, b=2),), (_moved(),)),
 ]
 
 
@@ -234,3 +261,23 @@ def test_ranks_zero_and_sizes_zero_and_one(shape):
     jfn = compiled(fn)
     for s in [shape, (3,), shape, (2, 2)]:
         same(jfn, fn, torch.randn(s))
+
+
+@dataclasses.dataclass
+class Config:
+    k: float = 2.0
+
+    def scaled(self, x):
+        return x * self.k
+
+
+def test_methods_of_objects_whose_fields_are_in_the_signature(monkeypatch):
+    fn = lambda x, c: c.scaled(x) * getattr(c, "more", 1.0)
+    jfn = compiled(fn)
+    same(jfn, fn, torch.randn(2), Config())
+    same(jfn, fn, torch.randn(3), Config())
+    assert misses(jfn) == 1
+    monkeypatch.setattr(Config, "scaled", lambda self, x: x * 9)
+    same(jfn, fn, torch.randn(2), Config())
+    monkeypatch.setattr(Config, "more", 3.0, raising=False)
+    same(jfn, fn, torch.randn(2), Config())

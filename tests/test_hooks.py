@@ -1,6 +1,8 @@
 """Reads of symbolic numbers: unknown ones are facts; each known one generalizes, and would be caught."""
 
+import itertools
 import math
+import operator
 
 import pytest
 import thunder
@@ -199,3 +201,45 @@ def test_numbers_that_are_not_symbolic_any_more_are_plain_numbers():
     jfn = compiled(fn)
     for shape in [(2, 3), (3, 3), (4, 5), (5, 1)]:
         same(jfn, fn, torch.randn(shape))
+
+
+BY_IDENTITY = [
+    lambda x: x * (2 if x.shape[0] is x.shape[1] else 3),
+    lambda x: x * (2 if (x.shape[0] > 2) is True else 3),
+    lambda x: x * (2 if (x.shape[0] > 2) is not (x.shape[1] > 2) else 3),
+    lambda x: x * (2 if operator.is_(x.shape[0] == 3, True) else 3),
+    lambda x: x * sum(map(lambda d: isinstance(d, int), x.shape)),
+    lambda x: x * sorted(x.shape, key=lambda d: d if type(d) is int else -d)[0],
+    lambda x: x * max(x.shape, key=lambda d: -d) + min(x.shape, key=lambda d: d % 3),
+    lambda x: x * (2 if hasattr(x.shape[0], "value") else 3) * hasattr(x.shape[0], "bit_length"),
+    lambda x: x * len(list(filter(lambda d: d > 3, x.shape))) + sum(itertools.takewhile(lambda d: d > 2, x.shape)),
+]
+
+
+@pytest.mark.parametrize("fn", BY_IDENTITY)
+def test_sizes_are_plain_integers_to_identity_and_callbacks(fn):
+    jfn = compiled(fn)
+    for shape in [(2, 3), (3, 3), (4, 4), (5, 2), (7, 6), (3, 2)]:
+        same(jfn, fn, torch.randn(shape))
+
+
+def test_containers_that_outlive_a_trace_hold_plain_numbers():
+    kept, keys, found = [], {}, set()
+
+    def fn(x):
+        n = x.shape[0]
+        kept.append(n)
+        kept.extend([n, n * 2])
+        found.add(n)
+        if n not in keys:
+            keys[n] = n * 2.0
+        local = []
+        local.append(n)
+        return x * keys[n] + local[0]
+
+    jfn = compiled(fn)
+    for n in (3, 5, 3, 4):
+        x = torch.randn(n)
+        torch.testing.assert_close(jfn(x), x * (n * 2.0) + n)
+    assert all(type(v) is int for v in [*kept, *keys, *found])
+    assert keys == {3: 6.0, 5: 10.0, 4: 8.0}

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from speckey import SpecKeyCache, entries
-from tests.helpers import misses
+from tests.helpers import compiled, misses, same
 
 
 class Net(nn.Module):
@@ -167,3 +167,29 @@ def test_tied_parameters_and_a_counter_in_the_module():
         torch.testing.assert_close(jfn(x), eager(x))
         torch.testing.assert_close(module.calls, eager.calls)
     assert misses(jfn) == 1
+
+
+@pytest.mark.parametrize("becomes", ["a buffer", "a parameter", "shadowed"])
+def test_a_name_that_becomes_something_else(becomes):
+    class Two(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.w = nn.Parameter(torch.full((4,), 2.0))
+            self.register_buffer("b", torch.full((4,), 2.0))
+
+        def forward(self, x):
+            return x * self.w * self.b
+
+    model, x = Two(), torch.randn(3, 4)
+    jfn = compiled(model)
+    same(jfn, model, x)
+    if becomes == "a buffer":
+        del model.w
+        model.register_buffer("w", torch.full((4,), 9.0))
+    elif becomes == "a parameter":
+        del model.b
+        model.b = nn.Parameter(torch.full((4,), 9.0))
+    else:
+        model.__dict__["w"] = torch.full((4,), 9.0)
+    for n in (3, 5):
+        same(jfn, model, torch.randn(n, 4))

@@ -117,7 +117,9 @@ class Walk:
             ),
             "a global": lambda: globals().__setitem__("SCALE", number),
             "an item of a global": lambda: TABLE.__setitem__("bias", number),
-            "a list in a global": lambda: TABLE["names"].append("c") if len(TABLE["names"]) < 3 else TABLE["names"].pop(),
+            "a list in a global": lambda: (
+                TABLE["names"].append("c") if len(TABLE["names"]) < 3 else TABLE["names"].pop()
+            ),
         }
 
     def hook(self):
