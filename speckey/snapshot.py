@@ -142,6 +142,8 @@ class _Plan:
         if isinstance(frozen, Presence):
             if path[0] == "attr":
                 self._attribute(self._value(path[1]), path[2], ask=True)
+            elif path[1][0] == "attr" and path[1][2] == "__dict__":
+                self._attribute(self._value(path[1][1]), "__dict__")  # its version stands for what is in it
             else:
                 self._item(self._value(path[1]))
             return
@@ -208,6 +210,8 @@ class _Plan:
     def _item(self, parent: Any) -> None:
         """That items of the parent stay as they are."""
         if type(parent) in (dict, OrderedDict):
+            if "__builtins__" in parent and not is_library_name(parent.get("__name__")):
+                raise NotCovered  # globals of the user's, which may be set all the time
             self.dicts[id(parent)] = parent
         elif type(parent) is not tuple:
             raise NotCovered
@@ -215,6 +219,8 @@ class _Plan:
     def _attribute(self, parent: Any, name: str, *, ask: bool = False) -> Any:
         """``parent.name``, or whether it is there, where dicts settle it."""
         kind = type(parent)
+        if (kind is MethodType and name in ("__func__", "__self__")) or (kind is FunctionType and name == "__globals__"):
+            return getattr(parent, name)  # these cannot be set
         if kind.__getattribute__ is not object.__getattribute__ or type(getattr(parent, "__dict__", None)) is not dict:
             raise NotCovered
         self.objects[id(parent)] = parent
