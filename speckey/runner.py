@@ -51,8 +51,9 @@ def compile_run(
     if entry.aliases is not None and description.paths:
         tensors = "".join(f"{code.fetch(path)}, " for path in description.paths)
         code.write(f"if alias_groups(enumerate(({tensors}))) != {code.bind(entry.aliases)}: return MISS")
-    _guards(code, owner, description, guards, used)
-    to_computation, to_epilogue = _unpacked(code, description, guards, used, program)
+    snapshot = Snapshot(owner.fn, guards, list({id(d): d for d, _ in used.values()}.values()))
+    _guards(code, snapshot, guards, used)
+    to_computation, to_epilogue = _unpacked(code, snapshot, description, guards, used, program)
 
     code.indent = 1
     code.write("except Exception: return MISS")  # a path that is gone, a check of thunder's that fails
@@ -87,28 +88,22 @@ def _tensors_of_module(jfn: Any, guards: Mapping[Path, Guard]) -> dict[Path, tup
 
 
 def _guards(
-    code: PathCode,
-    owner: Owner,
-    description: Description,
-    guards: Mapping[Path, Guard],
-    used: Mapping[Path, tuple[dict, str]],
+    code: PathCode, snapshot: Snapshot, guards: Mapping[Path, Guard], used: Mapping[Path, tuple[dict, str]]
 ) -> None:
-    own_dicts = {id(d): d for d, _ in used.values()}.values()
-    snapshot = Snapshot(owner.fn, guards, own_dicts)
-    if len(snapshot.covered) > _FEW:
-        code.write(f"if not {code.bind(snapshot)}.holds():")
+    if snapshot.covered:
+        code.constants["snapshot"] = snapshot
+        code.write("rows = snapshot.holds()")
+        code.write("if rows is None:")
         closely = code.nested()
         guard_lines(closely, snapshot.covered, "return MISS", used)
-        closely.write(f"{code.bind(snapshot)}.take()")
+        closely.write("rows = snapshot.take()")
         guards = {path: guard for path, guard in guards.items() if path not in snapshot.covered}
     guard_lines(code, guards, "return MISS", used)
 
 
-_FEW = 4  # as many guards cost no more than a snapshot
-
-
 def _unpacked(
     code: PathCode,
+    snapshot: Snapshot,
     description: Description,
     guards: Mapping[Path, Guard],
     used: Mapping[Path, tuple[dict, str]],
@@ -135,14 +130,16 @@ def _unpacked(
         wanted = [[plain(p) for p in paths] for paths in (unpacking.to_computation, unpacking.to_epilogue)]
         if all(p is not None for paths in wanted for p in paths):
             code.alias(("jfn",), "jfn")
-            return _arguments(code, wanted[0], used), [code.fetch(p) for p in wanted[1]]
+            return _arguments(code, snapshot, wanted[0], used), [code.fetch(p) for p in wanted[1]]
     code.constants["run_prologue"] = thunder_hooks.run_prologue
     code.constants["compiled"] = program.entry
     code.write("inputs, more = run_prologue(jfn, compiled, args, kwargs)")
     return None, None
 
 
-def _arguments(code: PathCode, paths: list, used: Mapping[Path, tuple[dict, str]]) -> list[str]:
+def _arguments(
+    code: PathCode, snapshot: Snapshot, paths: list, used: Mapping[Path, tuple[dict, str]]
+) -> list[str]:
     """Parameters, and buffers, are taken from thunder's module as many at a time as come in a row."""
     arguments: list[str] = []
     for source, group in itertools.groupby(paths, lambda p: id(used[p][0]) if p in used else None):
@@ -150,11 +147,14 @@ def _arguments(code: PathCode, paths: list, used: Mapping[Path, tuple[dict, str]
         if source is None:
             arguments.extend(map(code.fetch, row))
             continue
-        values, keys = code.bind(used[row[0]][0]), [used[path][1] for path in row]
+        values, keys = used[row[0]][0], [used[path][1] for path in row]
         if len(keys) == 1:
-            arguments.append(f"{values}[{code.bind(keys[0])}]")
+            arguments.append(f"{code.bind(values)}[{code.bind(keys[0])}]")
+        elif all(path in snapshot.covered for path in row):
+            arguments.append(f"*rows[{len(snapshot.rows)}]")
+            snapshot.rows.append((operator.itemgetter(*keys), values))
         else:
-            arguments.append(f"*{code.bind(operator.itemgetter(*keys))}({values})")
+            arguments.append(f"*{code.bind(operator.itemgetter(*keys))}({code.bind(values)})")
     return arguments
 
 

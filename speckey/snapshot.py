@@ -23,6 +23,7 @@ import torch
 from speckey import torch_private
 from speckey.guards import HEAP_TYPE, Box, Guard, Path, Presence, TensorMetadata, has_own_class, is_library_name
 
+_is = operator.is_
 _get_code = operator.attrgetter("__code__")
 _get_defaults = operator.attrgetter("__defaults__")
 _get_dict = operator.attrgetter("__dict__")
@@ -37,18 +38,22 @@ class NotCovered(Exception):
 class Snapshot:
     """``holds()``: nothing that the guards look at can have changed since ``take()``.
 
+    Both give the values of ``rows`` then; ``holds()`` gives None where something may have changed.
+
     Attributes:
-        covered: the paths of the guards that it stands for.
+        covered: the guards that it stands for.
+        rows: what else to keep: functions of dicts of which nothing may change.
     """
 
     def __init__(self, fn: Any, guards: Mapping[Path, Guard], more: Iterable[dict]) -> None:
+        self.rows: list[tuple[Callable[[dict], tuple], dict]] = []
         self._fn = fn
         self._more = list(more)  # dicts of which nothing may change either
         self._served = 0
         self._penalty = 1
         self._wait = 0
         self._waited = False
-        self.holds: Callable[[], bool] = self._never
+        self.holds: Callable[[], tuple | None] = self._never
         self.covered: dict[Path, Guard] = {}
         if torch_private.available:
             for path, guard in guards.items():
@@ -59,15 +64,21 @@ class Snapshot:
                 self.covered[path] = guard
 
     @staticmethod
-    def _never() -> bool:
-        return False
+    def _never() -> None:
+        return None
 
-    def _waiting(self) -> bool:
+    def _waiting(self) -> None:
         self._wait -= 1
-        return False
 
-    def take(self) -> None:
+    def take(self) -> tuple:
         """To be called when all covered guards have just been found to hold."""
+        self._prepare()
+        return self._values()
+
+    def _values(self) -> tuple:
+        return tuple([get(values) for get, values in self.rows])
+
+    def _prepare(self) -> None:
         if self._wait > 0:
             return
         if not self._waited:
@@ -87,7 +98,8 @@ class Snapshot:
         except Exception:
             self.holds = self._never
 
-    def _compile(self, plan: _Plan) -> Callable[[], bool]:
+    def _compile(self, plan: _Plan) -> Callable[[], tuple | None]:
+        rows = self._values()
         version = torch_private.version_of
         tensors = tuple(plan.tensors.values())
         dicts = tuple(plan.dicts.values())
@@ -96,27 +108,26 @@ class Snapshot:
         versions = tuple(map(version, dicts))
         own_versions = tuple(map(version, map(_get_dict, objects)))
         classed = (*objects, *(o for i, o in plan.classes.items() if i not in plan.objects and i not in plan.tensors))
-        functions = tuple(plan.functions.values())
-        bodies = tuple(map(id, map(_get_code, functions))) + tuple(map(id, map(_get_defaults, functions)))
-        kept = tuple(map(_get_code, functions)) + tuple(map(_get_defaults, functions))
         types = tuple(map(type, classed))
-        type_ids = tuple(map(id, types))  # an id means an object as long as `types`, `kept` keep it alive
+        functions = tuple(plan.functions.values())
+        codes, defaults = tuple(map(_get_code, functions)), tuple(map(_get_defaults, functions))
         check = torch_private.tensor_check(tensors, sizes=True) if tensors else _nothing_to_check
         if check is None:
             raise NotCovered
 
-        def holds(types: tuple = types, kept: tuple = kept) -> bool:
+        def holds() -> tuple | None:
             if (
                 tuple(map(version, dicts)) == versions
                 and tuple(map(version, map(_get_dict, objects))) == own_versions
-                and tuple(map(id, map(type, classed))) == type_ids
-                and tuple(map(id, map(_get_code, functions))) + tuple(map(id, map(_get_defaults, functions))) == bodies
+                and all(map(_is, map(type, classed), types))
                 and not any(empty)
                 and check(*tensors)
+                and all(map(_is, map(_get_code, functions), codes))
+                and all(map(_is, map(_get_defaults, functions), defaults))
             ):
                 self._served += 1
-                return True
-            return False
+                return rows
+            return None
 
         return holds
 

@@ -735,6 +735,22 @@ def _wrap_item_read(uvalue, obj, key):
     return _wrap_binary_subscr(uvalue, obj, key)
 
 
+_dict_contains = interpreter._default_provenance_tracking_lookaside_map[dict.__contains__]
+
+
+def _contains(mapping, key):
+    """Whether an object's own dict has a name, without taking all that is in it for read."""
+    tracing = _tracing.get()
+    path = None if tracing is None else _path(mapping.provenance)
+    if path is None or path[0] != "attr" or path[2] != "__dict__" or type(key.value) is not str:
+        return _dict_contains(mapping, key)
+    there = key.value in mapping.value
+    tracing.recorder.asked(("item", path, key.value), mapping.value, there=there)
+    return interpreter.wrap(
+        there, provenance=ProvenanceRecord(PseudoInst.CONTAINS_OP, inputs=[mapping.provenance, key.provenance])
+    )
+
+
 _globals_lookup = interpreter.globals_lookup
 
 
@@ -1153,6 +1169,7 @@ def _install() -> None:
     interpreter.wrap_attribute = _wrap_attribute_read
     interpreter.wrap_binary_subscr = _wrap_item_read
     interpreter.globals_lookup = _look_up_global
+    interpreter._default_provenance_tracking_lookaside_map[dict.__contains__] = _contains
     _opcode_handlers["IS_OP"] = _is
     _lookasides[_order] = interpreter.interpreter_needs_wrap(_order)
     _lookasides[isinstance] = _isinstance
