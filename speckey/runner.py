@@ -51,7 +51,7 @@ def compile_run(
     if entry.aliases is not None and description.paths:
         tensors = "".join(f"{code.fetch(path)}, " for path in description.paths)
         code.write(f"if alias_groups(enumerate(({tensors}))) != {code.bind(entry.aliases)}: return MISS")
-    snapshot = Snapshot(owner.fn, guards, list({id(d): d for d, _ in used.values()}.values()))
+    snapshot = Snapshot(owner.fn, guards, used)
     _guards(code, snapshot, guards, used)
     to_computation, to_epilogue = _unpacked(code, snapshot, description, guards, used, program)
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import inspect
 import operator
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from types import FunctionType, MethodType
 from typing import Any
 
@@ -45,10 +45,10 @@ class Snapshot:
         rows: what else to keep: functions of dicts of which nothing may change.
     """
 
-    def __init__(self, fn: Any, guards: Mapping[Path, Guard], more: Iterable[dict]) -> None:
+    def __init__(self, fn: Any, guards: Mapping[Path, Guard], used: Mapping[Path, tuple[dict, str]]) -> None:
         self.rows: list[tuple[Callable[[dict], tuple], dict]] = []
         self._fn = fn
-        self._more = list(more)  # dicts of which nothing may change either
+        self._used = used  # from where a program takes tensors: dicts of which nothing may change either
         self._served = 0
         self._penalty = 1
         self._wait = 0
@@ -89,14 +89,25 @@ class Snapshot:
                 return
         self._served, self._waited = 0, False
         try:
-            plan = _Plan(self._fn)
-            for values in self._more:
-                plan.dicts[id(values)] = values
-            for guard in self.covered.values():
-                plan.add(guard)
-            self.holds = self._compile(plan)
+            holds = self._compile(self._plan())
+            # Another thread may have changed something since the guards were checked, or while this looked around.
+            self.holds = holds if self._still_true() and holds() is not None else self._never
         except Exception:
             self.holds = self._never
+
+    def _plan(self) -> _Plan:
+        plan = _Plan(self._fn)
+        for values, _ in self._used.values():
+            plan.dicts[id(values)] = values
+        for guard in self.covered.values():
+            plan.add(guard)
+        return plan
+
+    def _still_true(self) -> bool:
+        plan = self._plan()
+        return all(guard.holds(self._fn, (), {}) for guard in self.covered.values()) and all(
+            values[name] is plan.value(path) for path, (values, name) in self._used.items() if path in self.covered
+        )
 
     def _compile(self, plan: _Plan) -> Callable[[], tuple | None]:
         rows = self._values()
@@ -152,13 +163,13 @@ class _Plan:
         path, frozen = guard.path, guard.frozen
         if isinstance(frozen, Presence):
             if path[0] == "attr":
-                self._attribute(self._value(path[1]), path[2], ask=True)
+                self._attribute(self.value(path[1]), path[2], ask=True)
             elif path[1][0] == "attr" and path[1][2] == "__dict__":
-                self._attribute(self._value(path[1][1]), "__dict__")  # its version stands for what is in it
+                self._attribute(self.value(path[1][1]), "__dict__")  # its version stands for what is in it
             else:
-                self._item(self._value(path[1]))
+                self._item(self.value(path[1]))
             return
-        value = self._value(path)
+        value = self.value(path)
         if isinstance(frozen, TensorMetadata):
             self.tensors[id(value)] = value
         else:
@@ -201,16 +212,16 @@ class _Plan:
         for value in function.__defaults__ or ():
             self._content(value, None)
 
-    def _value(self, path: Path) -> Any:
+    def value(self, path: Path) -> Any:
         if path in self._known:
             return self._known[path]
         kind = path[0]
         if kind == "object":
             value = path[1].value
         elif kind == "attr":
-            value = self._attribute(self._value(path[1]), path[2])
+            value = self._attribute(self.value(path[1]), path[2])
         elif kind == "item":
-            parent = self._value(path[1])
+            parent = self.value(path[1])
             self._item(parent)
             value = parent[path[2]]
         else:
@@ -230,8 +241,8 @@ class _Plan:
     def _attribute(self, parent: Any, name: str, *, ask: bool = False) -> Any:
         """``parent.name``, or whether it is there, where dicts settle it."""
         kind = type(parent)
-        if (kind is MethodType and name in ("__func__", "__self__")) or (kind is FunctionType and name == "__globals__"):
-            return getattr(parent, name)  # these cannot be set
+        if (kind, name) in _FIXED:
+            return getattr(parent, name)
         if kind.__getattribute__ is not object.__getattribute__ or type(getattr(parent, "__dict__", None)) is not dict:
             raise NotCovered
         self.objects[id(parent)] = parent
@@ -265,4 +276,5 @@ class _Plan:
         raise NotCovered
 
 
+_FIXED = {(MethodType, "__func__"), (MethodType, "__self__"), (FunctionType, "__globals__")}  # cannot be set
 _ABSENT = object()
