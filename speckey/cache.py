@@ -11,6 +11,7 @@ import attrs
 from speckey import thunder_hooks
 from speckey.compiler import Entry
 from speckey.dispatch import Table, make_callable
+from speckey.policies import AllDims, Vary
 
 
 @attrs.frozen
@@ -18,7 +19,20 @@ class SpecKeyCache:
     """The option ``thunder.jit(fn, cache=SpecKeyCache())``.
 
     One instance may serve several compiled callables; each has entries of its own.
+
+    Attributes:
+        vary: which sizes a program is compiled for any value of (see ``speckey.policies``).
+
+    Raises:
+        TypeError: ``vary`` is not a policy.
     """
+
+    vary: Vary = attrs.field(factory=AllDims)
+
+    @vary.validator
+    def _check_vary(self, attribute: Any, value: object) -> None:
+        if isinstance(value, type) or not isinstance(value, Vary):
+            raise TypeError(f"vary= expects a policy such as speckey.policies.AllDims(), got {value!r}")
 
 
 def jit(fn: Callable | None = None, /, *, cache: Any = None, **options: Any) -> Any:
@@ -33,7 +47,7 @@ def jit(fn: Callable | None = None, /, *, cache: Any = None, **options: Any) -> 
     thunder_hooks.force_graph_code(fn)
     jfn = thunder_hooks.original_jit(fn, **options)
     jfn._lc_cd.cache_option = cache
-    return make_callable(jfn, fn)
+    return make_callable(jfn, fn, cache.vary)
 
 
 def compile(fn: Callable, recipe: Any = "auto", plugins: Any = None, *, cache: Any = None) -> Any:

@@ -27,7 +27,7 @@ class Entry:
         kind: "symbolic" (sizes that no fact mentions are free) or "exact" (made for these very sizes).
         hits: how many calls it has served after the one that it was compiled for.
         compile_seconds: what tracing and compiling took, in seconds.
-        reason: why it is exact; empty for a symbolic entry.
+        reason: why it is exact, or free in some sizes only; else empty.
     """
 
     key: SpecKey
@@ -67,29 +67,40 @@ class Call:
     args: tuple
     kwargs: dict[str, Any]
     description: Description
+    free: frozenset[tuple[int, int]] = frozenset()  # (tensor, dimension) whose size may be anything
+    varied: frozenset[tuple[int, int]] = frozenset()  # those whose size has differed between calls
 
 
 def compile_entry(call: Call, *, exactly: bool = False, reason: str = "") -> Entry:
-    """Compile a program for this call.
+    """Compile a program for this call: with all free sizes free, else with those that have varied, else exactly.
 
     Raises:
         Whatever thunder raises with constant values, when it cannot compile the call either.
     """
-    if not exactly and any(t.dim() for t in call.description.tensors):
-        try:
-            return _compile(call, symbolic=True)
-        except Exception as error:
-            reason = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
-    return _compile(call, symbolic=False, reason=reason)
+    if not exactly:
+        for free in dict.fromkeys((call.free, call.free & call.varied)):
+            if free:
+                try:
+                    return _compile(call, free, reason)
+                except Exception as error:
+                    reason = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+    return _compile(call, frozenset(), reason)
 
 
-def _compile(call: Call, *, symbolic: bool, reason: str = "") -> Entry:
+def names_of_tensors(call: Call) -> tuple[str, ...]:
+    """How the user's signature calls the tensors of a call."""
+    return _names(call).tensors
+
+
+def _compile(call: Call, free: frozenset[tuple[int, int]], reason: str = "") -> Entry:
     start = time.perf_counter()
     description = call.description
     recorder = Recorder(description.sizes())
+    symbolic = bool(free)
     tracing = Tracing(
         recorder=recorder,
         symbolic=symbolic,
+        free=free,
         tensors={path: i for i, path in enumerate(description.paths)},
         structured=frozenset(description.structured),
         values=description.tensors,

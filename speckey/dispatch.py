@@ -9,16 +9,21 @@ import functools
 import threading
 from typing import Any
 
+import attrs
 import torch
 
 from speckey import signature, thunder_hooks
 from speckey.codegen import Unit
-from speckey.compiler import Call, Entry, compile_entry
+from speckey.compiler import Call, Entry, compile_entry, names_of_tensors
+from speckey.policies import Vary
 from speckey.runner import compile_run
 from speckey.signature import describe
 from speckey.table import MISS, Tree
 
 signature.ABOUT_VALUES["no grad sync"] = thunder_hooks.no_grad_sync
+
+
+_MOST_SIZES = 64  # of one dimension that are remembered
 
 
 class Table:
@@ -31,15 +36,17 @@ class Table:
         slow_calls: how many calls found no entry, including those that failed.
     """
 
-    def __init__(self, jfn: Any, fn: Any) -> None:
+    def __init__(self, jfn: Any, fn: Any, vary: Vary) -> None:
         self.jfn = jfn
         self.fn = fn
+        self.vary = vary
         self.entries: list[Entry] = []
         self.last: Entry | None = None
         self.misses = 0
         self.slow_calls = 0
         self._lock = threading.RLock()
         self._tree: Tree[Entry] = Tree()
+        self._sizes: dict[tuple, list[list[set[int]]]] = {}  # by signature, tensor, dimension
         self.unit = Unit(self._tree.root, fn, self._lock)
         self._original_parts = _parts(fn) if isinstance(fn, torch.nn.Module) else {}
         thunder_hooks.follow(jfn._lc_cs, self)
@@ -75,7 +82,7 @@ class Table:
     def _compile(self, args: tuple, kwargs: dict, *, exactly: bool = False, reason: str = "") -> Any:
         self.misses += 1
         description = describe(args, kwargs, self.fn)
-        call = Call(self.jfn, self.fn, args, kwargs, description)
+        call = self._with_free_sizes(Call(self.jfn, self.fn, args, kwargs, description))
         entry = compile_entry(call, exactly=exactly, reason=reason)
         try:
             result = self._run_first(call, entry)
@@ -90,6 +97,20 @@ class Table:
             self.entries.append(entry)
             self.jfn._lc_cs.interpreter_cache.append(entry.program.entry)
         return result
+
+    def _with_free_sizes(self, call: Call) -> Call:
+        """Ask the policy which sizes are free, and note which have differed."""
+        shapes = call.description.shapes()
+        seen = self._sizes.setdefault(call.description.signature, [[set() for _ in shape] for shape in shapes])
+        for sizes, shape in zip(seen, shapes, strict=True):
+            for known, size in zip(sizes, shape, strict=True):
+                if len(known) < _MOST_SIZES:
+                    known.add(size)
+        names = names_of_tensors(call)
+        places = [(i, d) for i, shape in enumerate(shapes) for d in range(len(shape))]
+        free = frozenset((i, d) for i, d in places if self.vary.is_free(names[i], d, frozenset(seen[i][d])))
+        varied = frozenset((i, d) for i, d in places if len(seen[i][d]) > 1)
+        return attrs.evolve(call, free=free, varied=varied)
 
     def _run_first(self, call: Call, entry: Entry) -> Any:
         """By thunder's own prologue, which has a say in whether the entry fits."""
@@ -132,11 +153,11 @@ def _reason(error: BaseException) -> str:
     return f"{type(error).__name__} when run: {text.splitlines()[0] if text else ''}"
 
 
-def make_callable(jfn: Any, fn: Any) -> Any:
+def make_callable(jfn: Any, fn: Any, vary: Vary) -> Any:
     """Put a table in front of what ``thunder.jit`` returned."""
     current_trace = thunder_hooks.current_trace
     if isinstance(fn, torch.nn.Module):
-        table = Table(jfn, fn)
+        table = Table(jfn, fn, vary)
 
         def forward(*args: Any, **kwargs: Any) -> Any:
             if current_trace(None) is not None:
@@ -157,7 +178,7 @@ def make_callable(jfn: Any, fn: Any) -> Any:
         return table.compile_and_run(args, kwargs) if result is MISS else result
 
     compiled._lc_cd, compiled._lc_cs, compiled._lc_transforms = jfn._lc_cd, jfn._lc_cs, jfn._lc_transforms
-    table = Table(compiled, fn)
+    table = Table(compiled, fn, vary)
     unit = table.unit
     compiled._speckey_table = table
     return compiled

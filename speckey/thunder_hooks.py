@@ -89,7 +89,8 @@ class Tracing:
 
     recorder: Recorder
     symbolic: bool  # False: sizes are plain numbers, only reads from outside are recorded
-    tensors: Mapping[Path, int]  # where the tensors with free sizes are found -> their position
+    tensors: Mapping[Path, int]  # where the tensors whose sizes may be free are found -> their position
+    free: frozenset[tuple[int, int]]  # (tensor, dimension) of the sizes that are
     structured: frozenset[Path]  # what the signature covers
     values: list[torch.Tensor]
     silent: int = 0  # > 0 while a known reader computes
@@ -788,14 +789,26 @@ class _RecordingJitCtx(_Base):
         if isinstance(tensor, torch.Tensor):
             index = tracing.tensors.get(path) if tracing.symbolic and path is not None else None
             if index is not None and tracing.values[index] is tensor:
-                proxy = super().proxify(value)
-                for dim, length in enumerate(proxy._shape):
-                    length.__dict__[_EXPR] = symbols.size(index, dim)
-                return proxy
+                return self._with_free_sizes(tracing, value, index)
             if path is not None and path not in tracing.structured:
                 tracing.recorder.read_tensor(path, tensor)
         with _constant_values():
             return super().proxify(value)
+
+    def _with_free_sizes(self, tracing: Tracing, value: WrappedValue, index: int) -> Any:
+        sizes = value.value.shape
+        fixed = [dim for dim in range(len(sizes)) if (index, dim) not in tracing.free]
+        for dim in fixed:
+            tracing.recorder.value(symbols.size(index, dim), int(sizes[dim]))
+        if len(fixed) == len(sizes):
+            with _constant_values():
+                return super().proxify(value)
+        proxy = super().proxify(value)
+        for dim, length in enumerate(proxy._shape):
+            length.__dict__[_EXPR] = symbols.size(index, dim)
+        if fixed:
+            proxy._shape = tuple(int(sizes[d]) if d in fixed else length for d, length in enumerate(proxy._shape))
+        return proxy
 
 
 @contextlib.contextmanager
