@@ -60,6 +60,22 @@ class Unit:
         return self.go(args, kwargs)
 
 
+def source_of(unit: Unit) -> str:
+    """The source of a unit and of all that it leads to, as far as calls have made it."""
+    waiting, found = [unit], {}
+    while waiting:
+        unit = waiting.pop()
+        if unit.name in found or not unit.source:
+            continue
+        found[unit.name] = f"# {unit.name}\n{unit.source}"
+        for value in getattr(unit.go, "__globals__", {}).values():
+            if isinstance(value, Unit):
+                waiting.append(value)
+            elif isinstance(value, dict) and value and all(isinstance(u, Unit) for u in value.values()):
+                waiting.extend(value.values())
+    return "\n".join(found.values())
+
+
 class Switch:
     """The children of a node by answer, as generated code finds them."""
 

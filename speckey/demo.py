@@ -21,6 +21,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import speckey
+from speckey.report import describe_entry
 from speckey.thunder_import import thunder
 
 # (batch, length); one sentence alone, one token alone, and as many sentences as words among them.
@@ -202,8 +203,7 @@ def main(argv: list[str] | None = None) -> int:
         ours, compiled = with_speckey()
         print("\nEvery result was eager's. The entries:\n")
         for number, entry in enumerate(speckey.entries(compiled), start=1):
-            print(f"[{number}] {entry.kind}, {entry.hits} hits, compiled in {_time(entry.compile_seconds)}")
-            print("    " + str(entry.key).replace("\n", "\n    ") + "\n")
+            print("\n".join(describe_entry(number, entry)) + "\n")
         theirs = None if options.quick else with_constant_values()
     except Difference as difference:
         print(f"\n\nFAILED: {difference}", file=sys.stderr)

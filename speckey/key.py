@@ -73,6 +73,10 @@ class SpecKey:
         return self.size_one + self.broadcast + self.branches
 
     def __str__(self) -> str:
+        return self.text()
+
+    def text(self, *, with_lines: bool = False) -> str:
+        """The key in the user's names; ``with_lines`` adds to each fact the line of the program that asked."""
         lines = ["signature:  " + ("\n            ".join(self.arguments) or "no arguments")]
         for title, facts in (
             ("size one", self.size_one),
@@ -80,7 +84,10 @@ class SpecKey:
             ("branches", self.branches),
         ):
             if facts:
-                lines.append(f"{title + ':':<12}" + "\n            ".join(map(self.names.fact, facts)))
+                texts = [self.names.fact(f) for f in facts]
+                if with_lines:
+                    texts = [f"{t:<40} {f.where}".rstrip() for t, f in zip(texts, facts, strict=True)]
+                lines.append(f"{title + ':':<12}" + "\n            ".join(texts))
         return "\n".join(lines)
 
 
