@@ -42,6 +42,7 @@ from thunder.core import (
     symbol,
     trace_interpreter,
     transform_common,
+    transforms,
     update_aliases,
     utils,
 )  # isort: skip
@@ -1124,6 +1125,22 @@ def _note_exception(ctx, value):
     _curexc.fset(ctx, value)
 
 
+_slice_grad = transforms._grad_fn_map[_P.SLICE]
+
+
+def _slice_grad_of_sizes(a, start_indices, end_indices, strides=None):
+    """thunder's pads the gradient by numbers made plain ints, which would be facts; integers need not be."""
+    dense = strides is None or all(type(s) is int and s == 1 for s in strides)
+    numbers = (*a.shape, *start_indices, *end_indices)
+    if _symbolic_tracing() is None or not dense or not any(map(_is_symbolic, numbers)):
+        return _slice_grad(a, start_indices, end_indices, strides)
+    result = prims.slice_prim(a, start_indices, end_indices, strides)
+    gradient = transforms.get_grad(result)
+    around = [(low, size - high, 0) for low, high, size in zip(start_indices, end_indices, a.shape, strict=True)]
+    transforms.put_grad(a, prims.pad(gradient, transforms.const_as(0, gradient.dtype), around))
+    return result
+
+
 def _same_shape(a, b):
     """thunder's own compares sizes of shapes of different length first, which would be facts."""
     return len(a) == len(b) and tuple(a) == tuple(b)
@@ -1151,6 +1168,7 @@ def _write_number(self, v, val, allow_duplicates=True):
 
 def _install() -> None:
     utils.same_shape = _same_shape
+    transforms.register_grad(_P.SLICE, _slice_grad_of_sizes)
     _Processor.add_to_swap_map = _swap_number
     _Processor.write = _write_number
     NumberProxy.value = _NumberValue()

@@ -243,3 +243,32 @@ def test_containers_that_outlive_a_trace_hold_plain_numbers():
         torch.testing.assert_close(jfn(x), x * (n * 2.0) + n)
     assert all(type(v) is int for v in [*kept, *keys, *found])
     assert keys == {3: 6.0, 5: 10.0, 4: 8.0}
+
+
+SLICES = {
+    "up to a size": lambda x, y: x[: y.shape[0]],
+    "from a size": lambda x, y: x[y.shape[0] - 1 :],
+    "between sizes": lambda x, y: x[1 : y.shape[0], : y.shape[1]],
+    "with a step": lambda x, y: x[: y.shape[0] : 2],
+    "from the end": lambda x, y: x[-y.shape[0] :],
+}
+
+
+@pytest.mark.parametrize("kind", SLICES)
+def test_gradients_of_slices_bounded_by_sizes(kind):
+    cut = SLICES[kind]
+    fn = lambda x, y: (cut(x, y) * 3).cos()
+    jfn = compiled(fn)
+    for n, m, k in [(6, 5, 3), (7, 5, 4), (9, 8, 5), (6, 5, 2), (5, 4, 5), (6, 6, 4), (8, 7, 1), (3, 3, 0)]:
+        x, y = torch.randn(n, m, requires_grad=True), torch.randn(k, 2)
+        try:
+            expected = fn(x, y)
+        except (RuntimeError, IndexError):
+            continue
+        found = jfn(x, y)
+        torch.testing.assert_close(found, expected)
+        weights = torch.arange(expected.numel()).reshape(expected.shape)
+        grads = [torch.autograd.grad((out * weights).sum(), [x])[0] for out in (found, expected)]
+        torch.testing.assert_close(*grads)
+    if kind in ("up to a size", "between sizes"):
+        assert not [f for f in _facts(jfn) if " == " in f and f.split()[-1] not in ("0", "1", "2")], _facts(jfn)
