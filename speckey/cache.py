@@ -46,7 +46,7 @@ def jit(fn: Callable | None = None, /, *, cache: Any = None, **options: Any) -> 
         return functools.partial(jit, cache=cache, **options)
     thunder_hooks.force_graph_code(fn)
     jfn = thunder_hooks.original_jit(fn, **options)
-    jfn._lc_cd.cache_option = cache
+    thunder_hooks.name_cache_option(jfn, cache)
     return make_callable(jfn, fn, cache.vary)
 
 

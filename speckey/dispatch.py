@@ -49,7 +49,7 @@ class Table:
         self._sizes: dict[tuple, list[list[set[int]]]] = {}  # by signature, tensor, dimension
         self.unit = Unit(self._tree.root, fn, self._lock)
         self._original_parts = _parts(fn) if isinstance(fn, torch.nn.Module) else {}
-        thunder_hooks.follow(jfn._lc_cs, self)
+        thunder_hooks.follow(jfn, self)
 
     @property
     def hits(self) -> int:
@@ -95,7 +95,7 @@ class Table:
         if entry.reusable:
             self._tree.insert(entry)
             self.entries.append(entry)
-            self.jfn._lc_cs.interpreter_cache.append(entry.program.entry)
+            thunder_hooks.list_entry(self.jfn, entry.program)
         return result
 
     def _with_free_sizes(self, call: Call) -> Call:
@@ -166,7 +166,7 @@ def make_callable(jfn: Any, fn: Any, vary: Vary) -> Any:
             return table.compile_and_run(args, kwargs) if result is MISS else result
 
         unit = table.unit
-        jfn._forward_fn = forward
+        thunder_hooks.replace_forward(jfn, forward)
         jfn._speckey_table = table
         return jfn
 
@@ -177,7 +177,7 @@ def make_callable(jfn: Any, fn: Any, vary: Vary) -> Any:
         result = unit.go(args, kwargs)
         return table.compile_and_run(args, kwargs) if result is MISS else result
 
-    compiled._lc_cd, compiled._lc_cs, compiled._lc_transforms = jfn._lc_cd, jfn._lc_cs, jfn._lc_transforms
+    thunder_hooks.take_over(compiled, jfn)
     table = Table(compiled, fn, vary)
     unit = table.unit
     compiled._speckey_table = table

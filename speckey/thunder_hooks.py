@@ -65,14 +65,18 @@ __all__ = [
     "follow",
     "force_graph_code",
     "is_own_submodule",
+    "list_entry",
+    "name_cache_option",
     "no_grad_sync",
     "original_compile",
     "original_jit",
     "read_prologue",
     "recipe_with_options",
     "replace_entry_points",
+    "replace_forward",
     "replace_part",
     "run_prologue",
+    "take_over",
     "taken_from",
 ]
 
@@ -1627,10 +1631,16 @@ class _TableStats(CompileStats):
     last_computation = _of_last("last_computation", "computation_fn")
 
 
-def follow(stats: Any, counts: Counts) -> None:
+def follow(jfn: Any, counts: Counts) -> None:
     """Let thunder's questions about a compiled function be answered from its table."""
+    stats = jfn._lc_cs
     stats.__dict__["_speckey_counts"] = counts
     stats.__class__ = _TableStats
+
+
+def list_entry(jfn: Any, program: Program) -> None:
+    """Show the entry to those who look into thunder's cache."""
+    jfn._lc_cs.interpreter_cache.append(program.entry)
 
 
 # -- the option ------------------------------------------------------------------------------------
@@ -1644,6 +1654,21 @@ def replace_entry_points(jit: Callable, compile: Callable) -> None:
     thunder.jit = jit
     thunder.compile = compile
     _refuse_in_plain_jit()
+
+
+def name_cache_option(jfn: Any, cache: object) -> None:
+    """What ``thunder.compile_data(jfn).cache_option`` says."""
+    jfn._lc_cd.cache_option = cache
+
+
+def replace_forward(jfn: Any, forward: Callable) -> None:
+    """Let thunder's module call this instead of its own look-up."""
+    jfn._forward_fn = forward
+
+
+def take_over(compiled: Any, jfn: Any) -> None:
+    """Make another callable be what ``thunder.jit`` returned, to thunder's questions."""
+    compiled._lc_cd, compiled._lc_cs, compiled._lc_transforms = jfn._lc_cd, jfn._lc_cs, jfn._lc_transforms
 
 
 def force_graph_code(fn: Any) -> None:
