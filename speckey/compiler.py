@@ -133,20 +133,24 @@ def _compile(call: Call, free: frozenset[tuple[int, int]], reason: str = "") -> 
 # -- names -----------------------------------------------------------------------------------------
 
 
-def _parameters(call: Call) -> dict[Path, str]:
+def names_of_parameters(fn: Any, args: tuple, kwargs: dict) -> dict[Path, str]:
     """The user's names of the arguments that were passed."""
-    function = getattr(call.fn, "forward", call.fn)
+    function = getattr(fn, "forward", fn)
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):
         parameters = []
-    names: dict[Path, str] = {("item", ("kwargs",), k): k for k in call.kwargs}
+    names: dict[Path, str] = {("item", ("kwargs",), k): k for k in kwargs}
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     rest = next((p.name for p in parameters if p.kind is p.VAR_POSITIONAL), "args")
-    for i in range(len(call.args)):
+    for i in range(len(args)):
         names["item", ("args",), i] = positional[i].name if i < len(positional) else f"{rest}[{i - len(positional)}]"
-    names["fn",] = "self" if hasattr(call.fn, "forward") else getattr(call.fn, "__name__", "fn")
+    names["fn",] = "self" if hasattr(fn, "forward") else getattr(fn, "__name__", "fn")
     return names
+
+
+def _parameters(call: Call) -> dict[Path, str]:
+    return names_of_parameters(call.fn, call.args, call.kwargs)
 
 
 def _names(call: Call) -> Names:

@@ -5,7 +5,9 @@ Never sees an expression.
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import logging
 import threading
 from typing import Any
 
@@ -16,6 +18,7 @@ from speckey import signature, thunder_hooks
 from speckey.codegen import Unit
 from speckey.compiler import Call, Entry, compile_entry, names_of_tensors
 from speckey.policies import Vary
+from speckey.retrace import Retrace, explain_retrace
 from speckey.runner import compile_run
 from speckey.signature import describe
 from speckey.table import MISS, Tree
@@ -23,6 +26,8 @@ from speckey.table import MISS, Tree
 signature.ABOUT_VALUES["no grad sync"] = thunder_hooks.no_grad_sync
 
 
+LOGGER = logging.getLogger("speckey")
+_MOST_RETRACES = 1000
 _MOST_SIZES = 64  # of one dimension that are remembered
 
 
@@ -34,6 +39,7 @@ class Table:
         last: the entry that served the last call.
         misses: how many calls were compiled for.
         slow_calls: how many calls found no entry, including those that failed.
+        retraces: why calls were compiled after the first, oldest first.
     """
 
     def __init__(self, jfn: Any, fn: Any, vary: Vary) -> None:
@@ -44,6 +50,7 @@ class Table:
         self.last: Entry | None = None
         self.misses = 0
         self.slow_calls = 0
+        self.retraces: list[Retrace] = []
         self._lock = threading.RLock()
         self._tree: Tree[Entry] = Tree()
         self._sizes: dict[tuple, list[list[set[int]]]] = {}  # by signature, tensor, dimension
@@ -82,6 +89,10 @@ class Table:
     def _compile(self, args: tuple, kwargs: dict, *, exactly: bool = False, reason: str = "") -> Any:
         self.misses += 1
         description = describe(args, kwargs, self.fn)
+        retrace = None
+        if not exactly:
+            with contextlib.suppress(Exception):  # whatever a program's objects raise when they are compared
+                retrace = explain_retrace(self.entries, description, self.fn, args, kwargs)
         call = self._with_free_sizes(Call(self.jfn, self.fn, args, kwargs, description))
         entry = compile_entry(call, exactly=exactly, reason=reason)
         try:
@@ -92,11 +103,21 @@ class Table:
             entry = compile_entry(call, exactly=True, reason=_reason(error))
             result = self._run_first(call, entry)
         self.last = entry
+        self._log(entry, retrace)
         if entry.reusable:
             self._tree.insert(entry)
             self.entries.append(entry)
             thunder_hooks.list_entry(self.jfn, entry.program)
         return result
+
+    def _log(self, entry: Entry, retrace: Retrace | None) -> None:
+        if retrace is not None and len(self.retraces) < _MOST_RETRACES:
+            self.retraces.append(retrace)
+        if LOGGER.isEnabledFor(logging.INFO):
+            name = getattr(self.fn, "__name__", type(self.fn).__name__)
+            because = "; ".join(str(r) for r in (retrace, entry.reason) if r) or "first call"
+            LOGGER.info("%s: compiled %s in %.1f s: %s", name, entry.kind, entry.compile_seconds, because)
+            LOGGER.debug("%s: %s", name, entry.key.text(with_lines=True))
 
     def _with_free_sizes(self, call: Call) -> Call:
         """Ask the policy which sizes are free, and note which have differed."""

@@ -9,6 +9,7 @@ import attrs
 from speckey.cache import table_of
 from speckey.codegen import source_of
 from speckey.compiler import Entry
+from speckey.retrace import Retrace
 
 
 @attrs.frozen
@@ -19,6 +20,7 @@ class Report:
         entries: oldest first.
         hits: calls that were served without compiling.
         misses: calls that were compiled for.
+        retraces: why calls were compiled after the first, oldest first.
         seconds_compiling: what tracing and compiling these entries took, in seconds.
         code: the Python source of the look-up, as far as calls have made it.
     """
@@ -26,6 +28,7 @@ class Report:
     entries: tuple[Entry, ...]
     hits: int
     misses: int
+    retraces: tuple[Retrace, ...]
     seconds_compiling: float
     code: str = attrs.field(repr=False)
 
@@ -36,6 +39,8 @@ class Report:
         ]
         for number, entry in enumerate(self.entries, 1):
             lines += ["", *describe_entry(number, entry)]
+        if self.retraces:
+            lines += ["", "Compiled again because:", *(f"    {retrace}" for retrace in self.retraces)]
         return "\n".join(lines)
 
 
@@ -63,9 +68,8 @@ def explain(jfn: Any, *, code: bool = False) -> Report:
     """
     table = table_of(jfn)
     entries = tuple(table.entries)
-    report = Report(
-        entries, table.hits, table.misses, sum(e.compile_seconds for e in entries), source_of(table.unit)
-    )
+    seconds = sum(e.compile_seconds for e in entries)
+    report = Report(entries, table.hits, table.misses, tuple(table.retraces), seconds, source_of(table.unit))
     print(report)
     if code:
         print("\n" + report.code, end="")
