@@ -9,6 +9,7 @@ import random
 import types
 
 import pytest
+import thunder
 import torch
 from torch import nn
 
@@ -129,47 +130,51 @@ class Walk:
         else:
             self.model.inner.register_forward_pre_hook(lambda module, args: (args[0] * 2,))
 
-    def arguments(self):
-        r, dtype = self.random, self.model.shift.dtype
-        x = torch.randn(r.choice([1, 2, 3, 5, 6]), 4, dtype=dtype, requires_grad=r.random() < 0.3)
-        more = [torch.randn(r.choice([(), (1,), (4,), (x.shape[0], 4), (1, 4)]), dtype=dtype)] * (r.random() < 0.4)
-        kwargs = {}
-        if r.random() < 0.3:
-            kwargs["flag"] = r.choice([True, False, 1])
-        if r.random() < 0.3:
-            kwargs["items"] = r.choice([(), [2.0], (2, torch.ones(3, dtype=dtype)), [True]])
-        return (x, *more), kwargs
+    def calls(self):
+        """A few ways to call it, which come again and again: most calls should be hits."""
+        r = self.random
+        nothing = contextlib.nullcontext
+        ways = [(r.choice([nothing, torch.no_grad]), {}, None, False), (nothing, {}, None, True)]
+        for _ in range(2):
+            environment = r.choice(
+                [nothing, torch.no_grad, torch.inference_mode, lambda: torch.autocast("cpu", torch.bfloat16)]
+            )
+            kwargs = r.choice([{"flag": True}, {"flag": 1}, {"items": [2.0]}, {"items": (2, torch.ones(3))}, {}])
+            ways.append((environment, kwargs, r.choice([None, (), (1,), (4,)]), r.random() < 0.5))
+        return ways
 
-    def environment(self):
-        if self.model.shift.dtype == torch.float64:
-            return self.random.choice([contextlib.nullcontext, torch.no_grad])()
-        return self.random.choice(
-            [
-                contextlib.nullcontext,
-                contextlib.nullcontext,
-                torch.no_grad,
-                torch.inference_mode,
-                lambda: torch.autocast("cpu", torch.bfloat16),
-            ]
-        )()
+    def arguments(self, kwargs, more, requires_grad):
+        dtype = self.model.shift.dtype
+        x = torch.randn(self.random.choice([1, 2, 3, 5, 6, 7]), 4, dtype=dtype, requires_grad=requires_grad)
+        cast = lambda v: v.to(dtype) if isinstance(v, torch.Tensor) else v
+        kwargs = {k: type(v)(map(cast, v)) if isinstance(v, (list, tuple)) else v for k, v in kwargs.items()}
+        return (x, *([] if more is None else [torch.randn(more, dtype=dtype)])), kwargs
 
     def run(self, steps):
+        ways = self.calls()
         for _ in range(steps):
-            for name, mutate in self.random.sample(list(self.mutations().items()), self.random.choice([0, 0, 1, 1, 2])):
+            for name, mutate in self.random.sample(list(self.mutations().items()), self.random.choice([0, 1, 1, 2])):
                 self.log.append(name)
                 mutate()
-            args, kwargs = self.arguments()
-            with self.environment():
-                expected = _outcome(self.model, args, kwargs)
-                found = _outcome(self.jfn, args, kwargs)
-            self.log.append(f"call {[tuple(a.shape) for a in args]} {kwargs}")
-            if isinstance(expected, Exception) or isinstance(found, Exception):
-                assert type(expected) is type(found), (self.log, expected, found)
-                continue
-            try:
-                assert_same(found, expected)
-            except AssertionError as error:
-                raise AssertionError(f"{error}\nafter {self.log}") from None
+            environment, *way = self.random.choice(ways)
+            for _ in range(self.random.choice([1, 3])):
+                args, kwargs = self.arguments(*way)
+                if self.model.shift.dtype == torch.float64 and environment is not torch.no_grad:
+                    environment = contextlib.nullcontext
+                with environment():
+                    expected = _outcome(self.model, args, kwargs)
+                    found = _outcome(self.jfn, args, kwargs)
+                self.log.append(f"call {[tuple(a.shape) for a in args]} {kwargs}")
+                self.compare(found, expected)
+
+    def compare(self, found, expected):
+        if isinstance(expected, Exception) or isinstance(found, Exception):
+            assert type(expected) is type(found), (self.log, expected, found)
+            return
+        try:
+            assert_same(found, expected)
+        except AssertionError as error:
+            raise AssertionError(f"{error}\nafter {self.log}") from None
 
 
 def _outcome(fn, args, kwargs):
@@ -193,8 +198,9 @@ def _restore():
 @pytest.mark.usefixtures("both_ways")
 def test_a_random_walk_agrees_with_eager():
     walk = Walk(0)
-    walk.run(25)
+    walk.run(20)
     assert len(entries(walk.jfn)) > 5
+    assert thunder.cache_hits(walk.jfn) > 5
 
 
 @pytest.mark.long
