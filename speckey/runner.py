@@ -52,6 +52,8 @@ def compile_run(
         tensors = "".join(f"{code.fetch(path)}, " for path in description.paths)
         code.write(f"if alias_groups(enumerate(({tensors}))) != {code.bind(entry.aliases)}: return MISS")
     snapshot = Snapshot(owner.fn, guards, used)
+    if len(snapshot.covered) <= _FEW:
+        snapshot.covered.clear()
     _guards(code, snapshot, guards, used)
     to_computation, to_epilogue = _unpacked(code, snapshot, description, guards, used, program)
 
@@ -72,6 +74,9 @@ def compile_run(
     source = "\n".join(["def run(args, kwargs):", " try:", "  pass", *code.lines]) + "\n"
     exec(compile(source, "<speckey entry>", "exec"), constants)
     return constants["run"]
+
+
+_FEW = 6  # as many guards cost no more than a snapshot
 
 
 def _tensors_of_module(jfn: Any, guards: Mapping[Path, Guard]) -> dict[Path, tuple[dict, str]]:
