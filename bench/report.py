@@ -124,7 +124,7 @@ def plot(groups: Medians, path: Path) -> None:
     axes.set_yticks(range(len(rows)), [g if c == "-" else f"{g}: {c}" for g, c, _ in rows], fontsize=7)
     axes.invert_yaxis()
     axes.grid(axis="x", alpha=0.3)
-    axes.legend(fontsize=7, loc="lower right")
+    axes.legend(fontsize=7, loc="upper left")
     figure.tight_layout()
     figure.savefig(path, metadata={"Date": None})
 
