@@ -957,6 +957,9 @@ _INDEXING = (list.__getitem__, tuple.__getitem__)  # thunder's want a plain int
 # -- functions written in C that call back, or keep what they are given ---------------------------------
 
 
+_NOTHING = object()
+
+
 def _map(function, /, *iterables):
     for values in zip(*iterables):  # noqa: B905  (map stops at the shortest)
         yield function(*values)
@@ -996,9 +999,12 @@ def _filterfalse(predicate, iterable, /):
 
 
 def _accumulate(iterable, func, *, initial=None):
-    total = initial
+    total = _NOTHING
+    if initial is not None:
+        total = initial
+        yield total
     for value in iterable:
-        total = value if total is None else func(total, value)
+        total = value if total is _NOTHING else func(total, value)
         yield total
 
 
@@ -1012,9 +1018,6 @@ def _sorted(iterable, /, *, key, reverse=False):
     for value in values:
         keys.append(key(value))
     return [values[i] for i in _order(keys, reverse)]
-
-
-_NOTHING = object()
 
 
 def _least(values, key, default, sign):

@@ -216,6 +216,18 @@ BY_IDENTITY = [
 ]
 
 
+def test_accumulate_gives_what_the_one_of_itertools_gives():
+    def fn(x):
+        add = lambda a, b: a + b
+        plain = list(itertools.accumulate([1, 2, 3], add))
+        started = list(itertools.accumulate([1, 2], add, initial=5))
+        empty = list(itertools.accumulate([], add)), list(itertools.accumulate([], add, initial=7))
+        none = list(itertools.accumulate([1, 2, 3], lambda a, b: None if b == 2 else (a, b)))
+        return x * 1, plain, started, empty, none
+
+    same(compiled(fn), fn, torch.randn(2))
+
+
 @pytest.mark.parametrize("fn", BY_IDENTITY)
 def test_sizes_are_plain_integers_to_identity_and_callbacks(fn):
     jfn = compiled(fn)
