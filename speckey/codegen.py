@@ -166,10 +166,10 @@ class _Writer:
     def node(self, node: Node, code: PathCode, last: bool, sizes: frozenset[int] = frozenset()) -> None:
         """Code for a node.  ``last``: nothing is left to try after it, so that it may return ``MISS``."""
         while True:
-            node.switch = None
             if node.unit is not None and node.unit is not self.unit:
                 self.call(f"{code.bind(node.unit)}.go", code, last)
                 return
+            node.switch = None
             alone = last and node.rest is None
             self.entries(node, code, alone and not node.children)
             if node.test is not None and node.children:
@@ -186,12 +186,10 @@ class _Writer:
             paths = next(iter(next(iter(node.exact.values())))).tensor_paths
             shapes = "".join(f"{code.fetch(path)}.shape, " for path in paths)
             code.write(f"for e in reversed({code.bind(node.exact)}.get(({shapes}), ())):")
-            code.write(" r = e.run(args, kwargs)")
-            code.write(" if r is not MISS: return r")
+            self.call("e.run", code.nested(), False)
         if len(node.entries) > _MOST_BY_IF:
             code.write(f"for e in {code.bind(tuple(reversed(node.entries)))}:")
-            code.write(" r = e.run(args, kwargs)")
-            code.write(" if r is not MISS: return r")
+            self.call("e.run", code.nested(), False)
         else:
             for i, entry in enumerate(reversed(node.entries)):
                 self.call(code.bind(entry.run), code, last and i == len(node.entries) - 1)
@@ -292,9 +290,7 @@ class _Writer:
                 child = node.children[True]
                 units[symbols.split_equality(node.test)[1]] = child.unit or Unit(child, self.unit.fn, self.unit.lock)
         value, sizes = self.value_of(variable, chain[0], code, sizes)
-        code.write(f"u = {code.bind(units)}.get({value})")
-        code.write("if u is not None:")
-        self.call("u.go", code.nested(), last)
+        self.switch(units, value, code, last)
         other = chain[-1].children.get(False)
         if other is not None:
             there = "v is not None and " if value == "v" else ""
@@ -309,11 +305,10 @@ class _Writer:
     ) -> tuple[str, frozenset[int]]:
         """The text for an expression over sizes, which are given names first."""
         tensors = {tensor for tensor, _ in symbols.sizes_in(test)}
-        paths = next(iter(node)).tensor_paths
-        ranks = next(iter(node)).ranks
+        entry = next(iter(node))
         for tensor in sorted(tensors - sizes):
-            names = "".join(f"s{tensor}_{dim}, " for dim in range(ranks[tensor]))
-            code.write(f"{names}= {code.fetch(paths[tensor])}.shape")
+            names = "".join(f"s{tensor}_{dim}, " for dim in range(entry.ranks[tensor]))
+            code.write(f"{names}= {code.fetch(entry.tensor_paths[tensor])}.shape")
         text = test.code
         if "/" in text or "%" in text:
             # One that makes no sense for these sizes has no answer: none of the children fits.

@@ -166,7 +166,7 @@ ABOUT_VALUES: dict[str, Callable[[Any], object]] = {
     "fields": has_fields_only,
     "identity": Identity,
     "content": freeze,
-    "no grad sync": lambda fn: False,  # set by thunder_hooks
+    "no grad sync": lambda fn: False,  # set by dispatch, which knows of thunder
 }
 
 

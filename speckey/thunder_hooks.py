@@ -1051,11 +1051,13 @@ _CALLING_BACK: dict[Any, Callable] = {
 _CALLING_BACK_BY_KEY: dict[Any, Callable] = {sorted: _sorted, min: _min, max: _max}
 
 # What puts a value into a container that may outlive the tracing.
-_STORING = (
-    *(getattr(list, n) for n in ("append", "extend", "insert", "__setitem__", "__iadd__")),
-    *(getattr(dict, n) for n in ("__setitem__", "setdefault", "update")),
-    *(getattr(set, n) for n in ("add", "update")),
-    *(getattr(collections.deque, n) for n in ("append", "appendleft", "extend", "__setitem__")),
+_STORING = frozenset(
+    [
+        *(getattr(list, n) for n in ("append", "extend", "insert", "__setitem__", "__iadd__")),
+        *(getattr(dict, n) for n in ("__setitem__", "setdefault", "update")),
+        *(getattr(set, n) for n in ("add", "update")),
+        *(getattr(collections.deque, n) for n in ("append", "appendleft", "extend", "__setitem__")),
+    ]
 )
 
 
