@@ -64,7 +64,7 @@ def freeze(value: object, parent: object = None) -> object:
     return _freeze(value, parent, 0, set())
 
 
-_CONSTANTS = (torch.dtype, torch.device, torch.layout, torch.memory_format, enum.Enum)
+_CONSTANTS = (torch.dtype, torch.device, torch.layout, torch.memory_format)
 _VIEWS = tuple(map(type, ({}.keys(), {}.values(), {}.items())))
 _CONTAINERS = (tuple, list, dict, set, frozenset, deque, MappingProxyType, *_VIEWS)
 _BUFFERS = (bytearray, array, memoryview)
@@ -82,6 +82,8 @@ def _freeze(value: object, parent: object, depth: int, open_: set[int]) -> objec
         return (float, struct.pack("d", value))
     if kind is complex:
         return (complex, struct.pack("dd", value.real, value.imag))
+    if isinstance(value, enum.Enum):
+        return Box(value)  # its class may have an __eq__ of its own
     if isinstance(value, _CONSTANTS):
         return (kind, value)
     if kind is slice:

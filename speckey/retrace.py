@@ -13,7 +13,7 @@ import torch
 
 from speckey import symbols
 from speckey.compiler import Entry, names_of_parameters
-from speckey.guards import Presence, TensorMetadata
+from speckey.guards import Box, Presence, TensorMetadata
 from speckey.key import path_text
 from speckey.signature import Description, Question
 
@@ -117,6 +117,8 @@ def _about(question: Question, was: Any, now: Any, names: dict) -> str:
 
 
 def _short(value: Any) -> str:
+    if isinstance(value, Box):
+        value = value.value
     if isinstance(value, type):
         return value.__name__
     if isinstance(value, torch.dtype):

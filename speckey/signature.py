@@ -135,7 +135,7 @@ def extras(value: object) -> object:
 def summary(value: Any) -> object:
     """A hashable stand-in for what is not looked into piece by piece."""
     if isinstance(value, _CONSTANT_TYPES):
-        return value
+        return freeze(value)
     if isinstance(value, (slice, set, frozenset)):
         return freeze(value)
     if numpy is not None and isinstance(value, numpy.ndarray):

@@ -26,6 +26,17 @@ class Mode(enum.Enum):
     B = 2
 
 
+class Alike(enum.Enum):
+    A = 1
+    B = 2
+
+    def __eq__(self, other):
+        return True
+
+    def __hash__(self):
+        return 1
+
+
 class Sub(list):
     pass
 
@@ -83,6 +94,8 @@ DIFFERENT = [
     ((torch.device("cpu"),), (torch.device("meta"),)),
     ((torch.contiguous_format,), (torch.channels_last,)),
     ((Mode.A,), (Mode.B,)),
+    ((Alike.A,), (Alike.B,)),
+    (({Alike.A: 1},), ({Alike.B: 1},)),
     (({1, 2},), ({1, 3},)),
     (({1},), (frozenset({1}),)),
     ((np.float64(1.0),), (1.0,)),
