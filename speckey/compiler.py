@@ -111,6 +111,7 @@ def _compile(call: Call, free: frozenset[tuple[int, int]], reason: str = "") -> 
         return alias_groups((position, by_path[path]) for path, position in positions.items() if path in by_path)
 
     program = thunder_hooks.compile_program(call.jfn, call.fn, call.args, call.kwargs, tracing, groups)
+    recorder.settle()
     seconds = time.perf_counter() - start
     names = _names(call)
     aliases = alias_groups(enumerate(description.tensors)) if program.in_place else None

@@ -13,6 +13,7 @@ import attrs
 
 from speckey import symbols
 from speckey.recorder import Fact
+from speckey.symbols import Part
 
 _SIZE = re.compile(r"\bs(\d+)_(\d+)\b")
 
@@ -63,10 +64,10 @@ class SpecKey:
 
     @classmethod
     def of(cls, signature: tuple, facts: Iterable[Fact], arguments: tuple[str, ...], names: Names) -> SpecKey:
-        parts: dict[str, list[Fact]] = {"size_one": [], "broadcast": [], "branches": []}
+        parts: dict[Part, list[Fact]] = {part: [] for part in Part}
         for fact in sorted(facts, key=lambda f: (len(f.test.code), f.test.code)):
-            parts[_part(fact.test)].append(fact)
-        return cls(signature, **{k: tuple(v) for k, v in parts.items()}, arguments=arguments, names=names)
+            parts[symbols.part(fact.test)].append(fact)
+        return cls(signature, **{part.name.lower(): tuple(facts) for part, facts in parts.items()}, arguments=arguments, names=names)
 
     @property
     def facts(self) -> tuple[Fact, ...]:
@@ -89,20 +90,6 @@ class SpecKey:
                     texts = [f"{t:<40} {f.where}".rstrip() for t, f in zip(texts, facts, strict=True)]
                 lines.append(f"{title + ':':<12}" + "\n            ".join(texts))
         return "\n".join(lines)
-
-
-def _part(test: symbols.Expr) -> str:
-    if test.op == "eq0":
-        terms = test.args[0]
-        if isinstance(terms, symbols.Expr) and terms.op == "poly":
-            monomials = dict(terms.args)
-            sizes = [m for m in monomials if len(m) == 1 and m[0].op == "size"]
-            if len(sizes) == len([m for m in monomials if m]):
-                if len(sizes) == 1 and monomials.get(()) == -1 and abs(monomials[sizes[0]]) == 1:
-                    return "size_one"
-                if len(sizes) == 2 and () not in monomials and sum(monomials.values()) == 0:
-                    return "broadcast"
-    return "branches"
 
 
 def path_text(path: tuple, parameters: Mapping[tuple, str]) -> str:

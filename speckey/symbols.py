@@ -11,6 +11,7 @@ predicates are ``p == 0`` and ``p >= 0`` over such polynomials, or their negatio
 
 from __future__ import annotations
 
+import enum
 import functools
 import math
 from collections.abc import Callable, Iterable, Mapping
@@ -135,7 +136,7 @@ def _term_code(monomial: Monomial, coefficient: int) -> str:
 
 
 def _is_simple(atom: Expr) -> bool:
-    return atom.op in ("size", "int", "call")
+    return atom.op in ("size", "int", "call", "larger")
 
 
 def _sum_code(items: Iterable[tuple[Monomial, int]]) -> str:
@@ -594,6 +595,33 @@ def absolute(a: Value, knowledge: Knowledge = _NOTHING) -> Value:
     return _float_call("abs", a)
 
 
+def maximum(a: Value, b: Value, knowledge: Knowledge = _NOTHING) -> Value:
+    """``max(a, b)`` of integers."""
+    return _larger("max", a, b, knowledge)
+
+
+def minimum(a: Value, b: Value, knowledge: Knowledge = _NOTHING) -> Value:
+    """``min(a, b)`` of integers."""
+    return _larger("min", a, b, knowledge)
+
+
+def _larger(function: str, a: Value, b: Value, knowledge: Knowledge) -> Value:
+    if not (_is_integer(a) and _is_integer(b)):
+        raise Unsupported(f"{function} of floats")
+    low, high = bounds(sub(a, b), knowledge)
+    if low >= 0 or high <= 0:
+        return to_int(a if (low >= 0) == (function == "max") else b)
+    a, b = sorted((to_int(a), to_int(b)), key=lambda v: _operand(v))
+    (a_low, a_high), (b_low, b_high) = bounds(a, knowledge), bounds(b, knowledge)
+    choose = max if function == "max" else min
+    code = f"{function}({_bare(a)}, {_bare(b)})"
+    return Expr(code, int, "larger", (function, a, b), choose(a_low, b_low), choose(a_high, b_high))
+
+
+def _bare(value: Value) -> str:
+    return value.code if isinstance(value, Expr) else repr(value)
+
+
 def _float_op(op: str, a: Value, b: Value) -> Value:
     if not isinstance(a, Expr) and not isinstance(b, Expr):
         raise Unsupported("constants need no expression")
@@ -618,8 +646,26 @@ def _number(value: Value) -> str:
 
 def eq(a: Value, b: Value, knowledge: Knowledge = _NOTHING) -> Value:
     if _is_integer(a) and _is_integer(b):
+        for one, other in ((a, b), (b, a)):
+            if isinstance(one, Expr) and one.op == "larger":
+                simpler = _larger_equals(one, other, knowledge)
+                if simpler is not None:
+                    return simpler
         return _eq0(_add(_polynomial(a), _polynomial(b), -1), knowledge)
     return _compare("==", a, b)
+
+
+def _larger_equals(larger: Expr, value: Value, knowledge: Knowledge) -> Value | None:
+    """``max(1, n) == n`` is ``n >= 1``, and ``max(1, n) == 5`` is ``n == 5``."""
+    function, *operands = larger.args
+    order = ge if function == "max" else le
+    for one, other in (operands, reversed(operands)):
+        if one == value:
+            return order(value, other, knowledge)
+        if not isinstance(one, Expr) and not isinstance(value, Expr):
+            beyond = value > one if function == "max" else value < one
+            return eq(other, value, knowledge) if beyond else False
+    return None
 
 
 def ne(a: Value, b: Value, knowledge: Knowledge = _NOTHING) -> Value:
@@ -748,16 +794,26 @@ _BUILD: Mapping[str, Callable[[Expr, list, Knowledge], Value]] = {
     "%": lambda e, a, k: mod(a[0], a[1], k),
     "int": lambda e, a, k: to_int(a[0]),
     "abs": lambda e, a, k: absolute(a[0], k),
+    "larger": lambda e, a, k: _larger(a[0], a[1], a[2], k),
     "call": lambda e, a, k: rounded(a[0], a[1]) if isinstance(a[1], Expr) else _constant(e, a),
     "float_op": lambda e, a, k: _float_op(*a) if _any_expr(a) else _constant(e, a),
     "float_call": lambda e, a, k: _float_call(*a) if _any_expr(a) else _constant(e, a),
     "compare": lambda e, a, k: _compare(*a) if _any_expr(a) else _constant(e, a),
-    "eq0": lambda e, a, k: eq(a[0], 0, k),
+    "eq0": lambda e, a, k: _rebuilt_eq0(a[0], k),
     "ge0": lambda e, a, k: ge(a[0], 0, k),
     "not": lambda e, a, k: not_(a[0]),
     "and": lambda e, a, k: and_(a[0], a[1]),
     "xor": lambda e, a, k: xor(a[0], a[1]),
 }
+
+
+def _rebuilt_eq0(value: Value, knowledge: Knowledge) -> Value:
+    """``value == 0``, with what ``eq`` knows of its two sides."""
+    for monomial, coefficient in _polynomial(value).items():
+        if len(monomial) == 1 and monomial[0].op == "larger" and abs(coefficient) == 1:
+            rest = mul(-coefficient, sub(value, mul(coefficient, monomial[0])))
+            return eq(monomial[0], rest, knowledge)
+    return eq(value, 0, knowledge)
 
 
 def _any_expr(args: list) -> bool:
@@ -829,6 +885,27 @@ def canonical_or_same(value: Value, outcome: object) -> list[tuple[Value, object
     return [(value, outcome)]
 
 
+class Part(enum.IntEnum):
+    """The part of a key that a fact belongs to."""
+
+    SIZE_ONE = 0
+    BROADCAST = 1
+    BRANCHES = 2
+
+
+def part(test: Expr) -> Part:
+    """Which part of the key a canonical test belongs to: ``n == 1``, ``n == m`` of two sizes, or any other."""
+    if test.op == "eq0":
+        terms = _polynomial(test.args[0])
+        sizes = [m for m in terms if len(m) == 1 and m[0].op == "size"]
+        if len(sizes) == len([m for m in terms if m]):
+            if len(sizes) == 1 and terms.get(()) == -1 and abs(terms[sizes[0]]) == 1:
+                return Part.SIZE_ONE
+            if len(sizes) == 2 and () not in terms and sum(terms.values()) == 0:
+                return Part.BROADCAST
+    return Part.BRANCHES
+
+
 # -- evaluation ------------------------------------------------------------------------------------
 
 
@@ -844,6 +921,8 @@ _GLOBALS = {
     "float": float,
     "abs": abs,
     "round": round,
+    "max": max,
+    "min": min,
 }
 
 

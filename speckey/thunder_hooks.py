@@ -26,11 +26,12 @@ from typing import Any, Protocol
 import attrs
 import torch
 
-from speckey import symbols
+from speckey import from_sympy, symbols
 from speckey.guards import HEAP_TYPE, Box, Path, is_library_name
 from speckey.recorder import Recorder
 from speckey.symbols import Expr, Unsupported, Value
 from speckey.thunder_import import thunder
+from speckey.torch_private import FakeSizes
 
 from thunder.core import (
     baseutils,
@@ -101,6 +102,8 @@ class Tracing:
     silent: int = 0  # > 0 while a known reader computes
     transforming: bool = False  # the program is traced, and is being transformed for execution
     exceptions: list[str] = attrs.field(factory=list)
+    fakes: list[FakeSizes] = attrs.field(factory=list)  # given to fake kernels whose assumptions are not facts yet
+    plain_fakes: bool = False  # fake kernels get plain sizes
 
     @contextlib.contextmanager
     def computing(self) -> Iterator[None]:
@@ -372,7 +375,7 @@ def _call_symbol(self, *args, **kwargs):
         return _symbol_call(self, *args, **kwargs)
     build = _NUMBER_OPERATIONS.get(self.id)
     if build is None or kwargs or not any(_is_symbolic(a) for a in args):
-        return _constant(tracing, _symbol_call(self, *args, **kwargs))
+        return _constant(tracing, _call_with_fakes(tracing, self, args, kwargs))
     converts = self.id is _P.CONVERT_ELEMENT_TYPE
     exprs = [a if converts and i else _expr(a) for i, a in enumerate(args)]
     if any(e is None for e in exprs):
@@ -391,6 +394,101 @@ def _call_symbol(self, *args, **kwargs):
         raise Unsafe(f"{self.name} gave a {type(result.__dict__['value']).__name__}")
     result.__dict__[_EXPR] = expr
     return result
+
+
+def _call_with_fakes(tracing: Tracing, sym: Any, args: tuple, kwargs: dict) -> Any:
+    """Call a symbol whose meta function may be torch's kernel for fake tensors.
+
+    Those run on torch's symbolic sizes, and what they assume of them becomes facts; where they cannot,
+    or where it has no word, on plain sizes, whose values are facts.
+    """
+    before, scopes = len(tracing.fakes), list(get_tracectx().scopes)
+    try:
+        result = _symbol_call(sym, *args, **kwargs)
+        if len(tracing.fakes) > before:
+            assumed = [
+                from_sympy.value_of(relation, fakes.names)
+                for fakes in tracing.fakes[before:]
+                for relation in fakes.assumed()
+            ]
+            for relation in assumed:
+                tracing.recorder.truth(relation, True, _where())
+        return result
+    except Exception:
+        if len(tracing.fakes) == before:
+            raise
+        get_tracectx().scopes[:] = scopes
+        tracing.plain_fakes = True
+        try:
+            return _symbol_call(sym, *args, **kwargs)
+        finally:
+            tracing.plain_fakes = False
+    finally:
+        del tracing.fakes[before:]
+
+
+_fake_argument = thunder.torch._get_fake_arg
+_from_fake = thunder.torch._fake_type_to_thunder
+
+
+def _symbolic_fake_argument(value: Any) -> Any:
+    tracing = _symbolic_tracing()
+    if tracing is None or tracing.plain_fakes:
+        return _fake_argument(value)
+    symbolic = [value] if isinstance(value, NumberProxy) else getattr(value, "_shape", ())
+    if not any(_is_symbolic(n) and symbols.kind_of(_expr(n)) is int for n in symbolic):
+        return _fake_argument(value)
+    sizes = FakeSizes.current()
+    if sizes is None:
+        return _fake_argument(value)
+    if all(s is not sizes for s in tracing.fakes):
+        tracing.fakes.append(sizes)
+    if isinstance(value, NumberProxy):
+        return _fake_number(tracing, sizes, value)
+    return torch.empty(
+        [_fake_number(tracing, sizes, n) for n in symbolic],
+        dtype=thunder.dtypes.to_torch_dtype(value.dtype),
+        requires_grad=value.requires_grad,
+        device=thunder.devices.to_torch_device(value.device),
+    )
+
+
+def _fake_number(tracing: Tracing, sizes: FakeSizes, number: Any) -> Any:
+    if not _is_symbolic(number) or symbols.kind_of(_expr(number)) is not int:
+        return _concrete(number)
+    expr = tracing.recorder.simplify(_expr(number))
+    if not isinstance(expr, Expr):
+        return expr
+    return sizes.size(expr, number.__dict__["value"], *tracing.recorder.bounds(expr))
+
+
+def _thunder_of_fake(value: Any) -> Any:
+    tracing = _symbolic_tracing()
+    if tracing is None or tracing.plain_fakes:
+        return _from_fake(value)
+    if isinstance(value, torch.SymInt):
+        return _number_of_fake(tracing, value)
+    if isinstance(value, torch.Tensor) and any(isinstance(n, torch.SymInt) for n in value.shape):
+        return TensorProxy(
+            shape=tuple(_number_of_fake(tracing, n) for n in value.shape),
+            device=thunder.devices.to_device(value.device),
+            dtype=thunder.dtypes.to_dtype(value.dtype),
+            requires_grad=value.requires_grad,
+        )
+    return _from_fake(value)
+
+
+def _number_of_fake(tracing: Tracing, number: Any) -> Any:
+    """The trace has no name for it yet: it gets one where the program asks for the size."""
+    if not isinstance(number, torch.SymInt):
+        return number
+    sizes = FakeSizes.of(number)
+    expr = tracing.recorder.simplify(from_sympy.value_of(sizes.term(number), sizes.names))
+    if not isinstance(expr, Expr):
+        return expr
+    proxy = proxies.IntegerProxy(value=sizes.hint(number))
+    proxy.__dict__[_EXPR] = expr
+    return proxy
 
 
 def _constant(tracing: Tracing, result: object) -> object:
@@ -1177,6 +1275,8 @@ def _write_number(self, v, val, allow_duplicates=True):
 
 def _install() -> None:
     utils.same_shape = _same_shape
+    thunder.torch._get_fake_arg = _symbolic_fake_argument
+    thunder.torch._fake_type_to_thunder = _thunder_of_fake
     transforms.register_grad(_P.SLICE, _slice_grad_of_sizes)
     _Processor.add_to_swap_map = _swap_number
     _Processor.write = _write_number
