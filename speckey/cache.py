@@ -11,7 +11,7 @@ import attrs
 from speckey import thunder_hooks
 from speckey.compiler import Entry
 from speckey.dispatch import Table, make_callable
-from speckey.policies import AllDims, Vary
+from speckey.policies import AllDims, AutomaticNumbers, Numbers, Vary
 
 
 @attrs.frozen
@@ -22,17 +22,24 @@ class SpecKeyCache:
 
     Attributes:
         vary: which sizes a program is compiled for any value of (see ``speckey.policies``).
+        numbers: which ints and floats among the arguments it is compiled for any value of.
 
     Raises:
-        TypeError: ``vary`` is not a policy.
+        TypeError: one of them is not a policy.
     """
 
     vary: Vary = attrs.field(factory=AllDims)
+    numbers: Numbers = attrs.field(factory=AutomaticNumbers, kw_only=True)
 
     @vary.validator
     def _check_vary(self, attribute: Any, value: object) -> None:
         if isinstance(value, type) or not isinstance(value, Vary):
             raise TypeError(f"vary= expects a policy such as speckey.policies.AllDims(), got {value!r}")
+
+    @numbers.validator
+    def _check_numbers(self, attribute: Any, value: object) -> None:
+        if isinstance(value, type) or not isinstance(value, Numbers):
+            raise TypeError(f"numbers= expects a policy such as speckey.policies.AutomaticNumbers(), got {value!r}")
 
 
 def jit(fn: Callable | None = None, /, *, cache: Any = None, **options: Any) -> Any:
@@ -47,7 +54,7 @@ def jit(fn: Callable | None = None, /, *, cache: Any = None, **options: Any) -> 
     thunder_hooks.force_graph_code(fn)
     jfn = thunder_hooks.original_jit(fn, **options)
     thunder_hooks.name_cache_option(jfn, cache)
-    return make_callable(jfn, fn, cache.vary)
+    return make_callable(jfn, fn, cache.vary, cache.numbers)
 
 
 def compile(fn: Callable, recipe: Any = "auto", plugins: Any = None, *, cache: Any = None) -> Any:

@@ -163,7 +163,7 @@ class _Writer:
 
     # -- nodes -------------------------------------------------------------------------------------
 
-    def node(self, node: Node, code: PathCode, last: bool, sizes: frozenset[int] = frozenset()) -> None:
+    def node(self, node: Node, code: PathCode, last: bool, sizes: frozenset[tuple] = frozenset()) -> None:
         """Code for a node.  ``last``: nothing is left to try after it, so that it may return ``MISS``."""
         while True:
             if node.unit is not None and node.unit is not self.unit:
@@ -202,7 +202,7 @@ class _Writer:
             code.write(f"r = {function}(args, kwargs)")
             code.write("if r is not MISS: return r")
 
-    def only_answer(self, node: Node, code: PathCode, sizes: frozenset[int]) -> tuple[Node, frozenset[int]]:
+    def only_answer(self, node: Node, code: PathCode, sizes: frozenset[tuple]) -> tuple[Node, frozenset[tuple]]:
         """Return ``MISS`` for any other answer; the node to go on with."""
         run = _tensors_from(node)
         if run:
@@ -236,7 +236,7 @@ class _Writer:
         (child,) = run[-1][-1].children.values()
         return child
 
-    def question(self, node: Node, code: PathCode, last: bool, sizes: frozenset[int]) -> frozenset[int]:
+    def question(self, node: Node, code: PathCode, last: bool, sizes: frozenset[tuple]) -> frozenset[tuple]:
         """Several answers, or more to try after a wrong one."""
         test = node.test
         if isinstance(test, Expr):
@@ -266,7 +266,7 @@ class _Writer:
             word = "elif"
         return sizes
 
-    def inner(self, node: Node, code: PathCode, last: bool, sizes: frozenset[int]) -> None:
+    def inner(self, node: Node, code: PathCode, last: bool, sizes: frozenset[tuple]) -> None:
         if code.indent > _MOST_NESTED and node.unit is None:
             Unit(node, self.unit.fn, self.unit.lock)
         before = len(code.lines)
@@ -281,7 +281,7 @@ class _Writer:
         code.write("if u is not None:")
         self.call("u.go", code.nested(), last)
 
-    def equalities(self, chain: list[Node], code: PathCode, last: bool, sizes: frozenset[int]) -> None:
+    def equalities(self, chain: list[Node], code: PathCode, last: bool, sizes: frozenset[tuple]) -> None:
         """``n == 1``, else ``n == 2``, else ...: a dict of what ``n`` may be."""
         variable, _ = symbols.split_equality(chain[0].test)
         units = {}
@@ -301,21 +301,24 @@ class _Writer:
     # -- questions ---------------------------------------------------------------------------------
 
     def value_of(
-        self, test: Expr, node: Node, code: PathCode, sizes: frozenset[int]
-    ) -> tuple[str, frozenset[int]]:
+        self, test: Expr, node: Node, code: PathCode, sizes: frozenset[tuple]
+    ) -> tuple[str, frozenset[tuple]]:
         """The text for an expression over sizes, which are given names first."""
-        tensors = {tensor for tensor, _ in symbols.sizes_in(test)}
+        tensors = {("s", tensor) for tensor, _ in symbols.sizes_in(test)}
+        numbers = {("n", number) for number in symbols.numbers_in(test)}
         entry = next(iter(node))
-        for tensor in sorted(tensors - sizes):
+        for _, tensor in sorted(tensors - sizes):
             names = "".join(f"s{tensor}_{dim}, " for dim in range(entry.ranks[tensor]))
             code.write(f"{names}= {code.fetch(entry.tensor_paths[tensor])}.shape")
+        for _, number in sorted(numbers - sizes):
+            code.write(f"n{number} = {code.fetch(entry.number_paths[number])}")
         text = test.code
         if "/" in text or "%" in text:
             # One that makes no sense for these sizes has no answer: none of the children fits.
             code.write(f"try: v = {text}")
             code.write("except ArithmeticError: v = None")
             text = "v"
-        return text, sizes | tensors
+        return text, sizes | tensors | numbers
 
     def expression(self, question: Question, code: PathCode) -> str:
         if question.kind == "same as":

@@ -39,6 +39,8 @@ class Entry:
     shapes: tuple[tuple[int, ...], ...] = attrs.field(repr=False, default=())
     answers: Sequence[tuple[Question, object]] = attrs.field(repr=False, factory=tuple)
     tensor_paths: tuple[Path, ...] = attrs.field(repr=False, default=())
+    number_paths: tuple[Path, ...] = attrs.field(repr=False, default=())
+    free_numbers: frozenset[int] = attrs.field(repr=False, default=frozenset())
     program: Program = attrs.field(repr=False, default=None)
     guards: Mapping[Path, Guard] = attrs.field(repr=False, factory=dict)
     aliases: str | None = attrs.field(repr=False, default=None)
@@ -69,39 +71,42 @@ class Call:
     description: Description
     free: frozenset[tuple[int, int]] = frozenset()  # (tensor, dimension) whose size may be anything
     varied: frozenset[tuple[int, int]] = frozenset()  # those whose size has differed between calls
+    free_numbers: frozenset[int] = frozenset()  # positions of the numbers that may be anything
 
 
 def compile_entry(call: Call, *, exactly: bool = False, reason: str = "") -> Entry:
-    """Compile a program for this call: with all free sizes free, else with those that have varied, else exactly.
+    """Compile a program for this call: with all that is free, else with less of it, else exactly.
+
+    Numbers are the first to be constant; then sizes that have not varied between calls.
 
     Raises:
         Whatever thunder raises with constant values, when it cannot compile the call either.
     """
     if not exactly:
-        for free in dict.fromkeys((call.free, call.free & call.varied)):
-            if free:
+        none: frozenset[int] = frozenset()
+        varied = call.free & call.varied
+        for free, numbers in dict.fromkeys(
+            [(call.free, call.free_numbers), (call.free, none), (varied, call.free_numbers), (varied, none)]
+        ):
+            if free or numbers:
                 try:
-                    return _compile(call, free, reason)
+                    return _compile(call, free, numbers, reason)
                 except Exception as error:
                     reason = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
-    return _compile(call, frozenset(), reason)
+    return _compile(call, frozenset(), frozenset(), reason)
 
 
-def names_of_tensors(call: Call) -> tuple[str, ...]:
-    """How the user's signature calls the tensors of a call."""
-    return _names(call).tensors
-
-
-def _compile(call: Call, free: frozenset[tuple[int, int]], reason: str = "") -> Entry:
+def _compile(call: Call, free: frozenset[tuple[int, int]], numbers: frozenset[int], reason: str = "") -> Entry:
     start = time.perf_counter()
     description = call.description
     recorder = Recorder(description.sizes())
-    symbolic = bool(free)
+    symbolic = bool(free or numbers)
     tracing = Tracing(
         recorder=recorder,
         symbolic=symbolic,
         free=free,
         tensors={path: i for i, path in enumerate(description.paths)},
+        numbers={description.number_paths[i]: i for i in numbers},
         structured=frozenset(description.structured),
         values=description.tensors,
     )
@@ -113,17 +118,25 @@ def _compile(call: Call, free: frozenset[tuple[int, int]], reason: str = "") -> 
     program = thunder_hooks.compile_program(call.jfn, call.fn, call.args, call.kwargs, tracing, groups)
     recorder.settle()
     seconds = time.perf_counter() - start
-    names = _names(call)
+    names = names_of(call)
+    answers = description.answers_without(numbers)
     aliases = alias_groups(enumerate(description.tensors)) if program.in_place else None
     return Entry(
-        key=SpecKey.of(description.signature, recorder.facts, _arguments(call, names, aliases), names),
+        key=SpecKey.of(
+            tuple([answer for _, answer in answers]),
+            recorder.facts,
+            _arguments(call, names, numbers, aliases),
+            names,
+        ),
         kind="symbolic" if symbolic else "exact",
         compile_seconds=seconds,
         reason=reason,
         facts=tuple(recorder.facts),
         shapes=description.shapes(),
-        answers=tuple(description.answers),
+        answers=tuple(answers),
         tensor_paths=tuple(description.paths),
+        number_paths=tuple(description.number_paths),
+        free_numbers=numbers,
         program=program,
         guards=recorder.guards,
         aliases=aliases,
@@ -154,23 +167,29 @@ def _parameters(call: Call) -> dict[Path, str]:
     return names_of_parameters(call.fn, call.args, call.kwargs)
 
 
-def _names(call: Call) -> Names:
+def names_of(call: Call) -> Names:
+    """How the user's signature calls the tensors and numbers of a call."""
     parameters = _parameters(call)
-    return Names(tuple(path_text(path, parameters) for path in call.description.paths))
+    tensors, numbers = (
+        tuple(path_text(path, parameters) for path in paths)
+        for paths in (call.description.paths, call.description.number_paths)
+    )
+    return Names(tensors, numbers)
 
 
-def _arguments(call: Call, names: Names, aliases: str | None) -> tuple[str, ...]:
+def _arguments(call: Call, names: Names, free: frozenset[int], aliases: str | None) -> tuple[str, ...]:
     """One line per argument: what it is, apart from its sizes."""
     tensors = {id(t): name for t, name in zip(call.description.tensors, names.tensors, strict=True)}
     lines = [_tensor_text(name, t) for name, t in zip(names.tensors, call.description.tensors, strict=True)]
     parameters = _parameters(call)
+    free_paths = {call.description.number_paths[i] for i in free}
     for path, value in [
         *((("item", ("args",), i), v) for i, v in enumerate(call.args)),
         *((("item", ("kwargs",), k), v) for k, v in call.kwargs.items()),
     ]:
         if id(value) not in tensors:
-            text = repr(value) if isinstance(value, (int, float, complex, str, type(None))) else type(value).__name__
-            lines.append(f"{parameters[path]}: {text}")
+            constant = isinstance(value, (int, float, complex, str, type(None))) and path not in free_paths
+            lines.append(f"{parameters[path]}: {repr(value) if constant else type(value).__name__}")
     lines.extend(_environment_text(call.description))
     if aliases:
         lines.append(f"tensors that share memory: {aliases}")

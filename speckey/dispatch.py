@@ -16,11 +16,12 @@ import torch
 
 from speckey import signature, thunder_hooks
 from speckey.codegen import Unit
-from speckey.compiler import Call, Entry, compile_entry, names_of_tensors
-from speckey.policies import Vary
+from speckey.compiler import Call, Entry, compile_entry, names_of
+from speckey.policies import Numbers, Vary
 from speckey.retrace import Retrace, explain_retrace
 from speckey.runner import compile_run
 from speckey.signature import describe
+from speckey.symbols import is_free_number
 from speckey.table import MISS, Tree
 
 signature.ABOUT_VALUES["no grad sync"] = thunder_hooks.no_grad_sync
@@ -28,7 +29,22 @@ signature.ABOUT_VALUES["no grad sync"] = thunder_hooks.no_grad_sync
 
 LOGGER = logging.getLogger("speckey")
 _MOST_RETRACES = 1000
-_MOST_SIZES = 64  # of one dimension that are remembered
+_MOST_SIZES = 64  # of one dimension, or values of one number, that are remembered
+
+
+@attrs.define
+class _Seen:
+    """What calls of one structure were compiled for: sizes by tensor and dimension, and values of numbers."""
+
+    sizes: list[list[set[int]]]
+    values: list[set[int | float]]
+    constant: set[int] = attrs.field(factory=set)  # numbers that a program could not be compiled without
+
+    def note(self, shapes: tuple, numbers: list) -> None:
+        known = [s for sizes in self.sizes for s in sizes] + self.values
+        for seen, value in zip(known, [n for shape in shapes for n in shape] + numbers, strict=True):
+            if len(seen) < _MOST_SIZES:
+                seen.add(value)
 
 
 class Table:
@@ -42,10 +58,11 @@ class Table:
         retraces: why calls were compiled after the first, oldest first.
     """
 
-    def __init__(self, jfn: Any, fn: Any, vary: Vary) -> None:
+    def __init__(self, jfn: Any, fn: Any, vary: Vary, numbers: Numbers) -> None:
         self.jfn = jfn
         self.fn = fn
         self.vary = vary
+        self.numbers = numbers
         self.entries: list[Entry] = []
         self.last: Entry | None = None
         self.misses = 0
@@ -53,7 +70,7 @@ class Table:
         self.retraces: list[Retrace] = []
         self._lock = threading.RLock()
         self._tree: Tree[Entry] = Tree()
-        self._sizes: dict[tuple, list[list[set[int]]]] = {}  # by signature, tensor, dimension
+        self._seen: dict[tuple, _Seen] = {}  # by structure
         self.unit = Unit(self._tree.root, fn, self._lock)
         self._original_parts = _parts(fn) if isinstance(fn, torch.nn.Module) else {}
         thunder_hooks.follow(jfn, self)
@@ -93,7 +110,7 @@ class Table:
         if not exactly:
             with contextlib.suppress(Exception):  # whatever a program's objects raise when they are compared
                 retrace = explain_retrace(self.entries, description, self.fn, args, kwargs)
-        call = self._with_free_sizes(Call(self.jfn, self.fn, args, kwargs, description))
+        call = self._with_what_is_free(Call(self.jfn, self.fn, args, kwargs, description))
         entry = compile_entry(call, exactly=exactly, reason=reason)
         try:
             result = self._run_first(call, entry)
@@ -102,6 +119,7 @@ class Table:
                 raise
             entry = compile_entry(call, exactly=True, reason=_reason(error))
             result = self._run_first(call, entry)
+        self._note_constants(call, entry)
         self.last = entry
         self._log(entry, retrace)
         if entry.reusable:
@@ -119,19 +137,35 @@ class Table:
             LOGGER.info("%s: compiled %s in %.1f s: %s", name, entry.kind, entry.compile_seconds, because)
             LOGGER.debug("%s: %s", name, entry.key.text(with_lines=True))
 
-    def _with_free_sizes(self, call: Call) -> Call:
-        """Ask the policy which sizes are free, and note which have differed."""
-        shapes = call.description.shapes()
-        seen = self._sizes.setdefault(call.description.signature, [[set() for _ in shape] for shape in shapes])
-        for sizes, shape in zip(seen, shapes, strict=True):
-            for known, size in zip(sizes, shape, strict=True):
-                if len(known) < _MOST_SIZES:
-                    known.add(size)
-        names = names_of_tensors(call)
+    def _with_what_is_free(self, call: Call) -> Call:
+        """Ask the policies which sizes and numbers are free, and note which have differed."""
+        description = call.description
+        shapes = description.shapes()
+        seen = self._seen.setdefault(
+            description.structure(),
+            _Seen([[set() for _ in shape] for shape in shapes], [set() for _ in description.numbers]),
+        )
+        seen.note(shapes, description.numbers)
+        names = names_of(call)
         places = [(i, d) for i, shape in enumerate(shapes) for d in range(len(shape))]
-        free = frozenset((i, d) for i, d in places if self.vary.is_free(names[i], d, frozenset(seen[i][d])))
-        varied = frozenset((i, d) for i, d in places if len(seen[i][d]) > 1)
-        return attrs.evolve(call, free=free, varied=varied)
+        return attrs.evolve(
+            call,
+            free=frozenset(
+                (i, d) for i, d in places if self.vary.is_free(names.tensors[i], d, frozenset(seen.sizes[i][d]))
+            ),
+            varied=frozenset((i, d) for i, d in places if len(seen.sizes[i][d]) > 1),
+            free_numbers=frozenset(
+                i
+                for i, value in enumerate(description.numbers)
+                if i not in seen.constant
+                and is_free_number(value)
+                and self.numbers.is_free(names.numbers[i], frozenset(seen.values[i]))
+            ),
+        )
+
+    def _note_constants(self, call: Call, entry: Entry) -> None:
+        """Numbers that a program could not be compiled without are not tried again."""
+        self._seen[call.description.structure()].constant |= call.free_numbers - entry.free_numbers
 
     def _run_first(self, call: Call, entry: Entry) -> Any:
         """By thunder's own prologue, which has a say in whether the entry fits."""
@@ -174,11 +208,11 @@ def _reason(error: BaseException) -> str:
     return f"{type(error).__name__} when run: {text.splitlines()[0] if text else ''}"
 
 
-def make_callable(jfn: Any, fn: Any, vary: Vary) -> Any:
+def make_callable(jfn: Any, fn: Any, vary: Vary, numbers: Numbers) -> Any:
     """Put a table in front of what ``thunder.jit`` returned."""
     current_trace = thunder_hooks.current_trace
     if isinstance(fn, torch.nn.Module):
-        table = Table(jfn, fn, vary)
+        table = Table(jfn, fn, vary, numbers)
 
         def forward(*args: Any, **kwargs: Any) -> Any:
             if current_trace(None) is not None:
@@ -199,7 +233,7 @@ def make_callable(jfn: Any, fn: Any, vary: Vary) -> Any:
         return table.compile_and_run(args, kwargs) if result is MISS else result
 
     thunder_hooks.take_over(compiled, jfn)
-    table = Table(compiled, fn, vary)
+    table = Table(compiled, fn, vary, numbers)
     unit = table.unit
     compiled._speckey_table = table
     return compiled

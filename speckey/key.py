@@ -15,7 +15,7 @@ from speckey import symbols
 from speckey.recorder import Fact
 from speckey.symbols import Part
 
-_SIZE = re.compile(r"\bs(\d+)_(\d+)\b")
+_SIZE_OR_NUMBER = re.compile(r"\bs(\d+)_(\d+)\b|\bn(\d+)\b")
 
 
 @attrs.frozen
@@ -23,10 +23,13 @@ class Names:
     """How tensors and other arguments are called in the user's signature."""
 
     tensors: tuple[str, ...]
+    numbers: tuple[str, ...] = ()
 
     def text(self, code: str) -> str:
-        """Source of an expression with ``a.shape[0]`` for ``s0_0``."""
-        return _SIZE.sub(lambda m: f"{self.tensors[int(m[1])]}.shape[{m[2]}]", code)
+        """Source of an expression with ``a.shape[0]`` for ``s0_0``, and ``n`` for ``n0``."""
+        return _SIZE_OR_NUMBER.sub(
+            lambda m: self.numbers[int(m[3])] if m[3] else f"{self.tensors[int(m[1])]}.shape[{m[2]}]", code
+        )
 
     def fact(self, fact: Fact) -> str:
         """One fact as the user would write it: ``a.shape[0] == 2``."""

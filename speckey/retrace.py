@@ -53,8 +53,10 @@ def explain_retrace(
 def _first_difference(
     entry: Entry, description: Description, sizes: dict, names: dict, fn: Any, args: tuple, kwargs: dict
 ) -> tuple[int, str, str]:
-    for agreed, ((question, was), (asked, now)) in enumerate(zip(entry.answers, description.answers, strict=False)):
-        if question != asked or was != now:
+    answers = dict(description.answers)
+    for agreed, (question, was) in enumerate(entry.answers):
+        now = answers.get(question, _NOT_ASKED)
+        if was != now:
             return agreed, _about(question, was, now, names), ""
     agreed = len(entry.answers)
     if entry.kind == "exact":
@@ -74,6 +76,9 @@ def _first_difference(
     if entry.aliases is not None:
         return agreed, "other arguments share memory", ""
     return agreed, "the entry's program failed", ""
+
+
+_NOT_ASKED = object()
 
 
 def _shapes(shapes: tuple) -> str:

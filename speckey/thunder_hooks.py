@@ -97,6 +97,7 @@ class Tracing:
     symbolic: bool  # False: sizes are plain numbers, only reads from outside are recorded
     tensors: Mapping[Path, int]  # where the tensors whose sizes may be free are found -> their position
     free: frozenset[tuple[int, int]]  # (tensor, dimension) of the sizes that are
+    numbers: Mapping[Path, int]  # where the numbers that are free are found -> their position
     structured: frozenset[Path]  # what the signature covers
     values: list[torch.Tensor]
     silent: int = 0  # > 0 while a known reader computes
@@ -247,6 +248,8 @@ class _NumberValue:
             return value
         if code is _TRUTH:
             tracing.recorder.truth(expr, value, _where())
+        elif expr.kind is float and symbols.numbers_in(expr):
+            raise Unsafe("the value of a float is read")  # 0.0 equals -0.0, and nan nothing: no fact tells them apart
         else:
             tracing.recorder.value(expr, value, _where())
         return value
@@ -553,7 +556,7 @@ def _elementwise_binary(a, b, name, fn, type_promotion_kind=None):
             return _AS_PYTHON_HAS_IT[name](_as_int(a), _as_int(b))
         if name == "pow" and integers and type(b) is int and 0 <= b <= 8:
             return prims.pow(_as_int(a), b)
-        if name == "true_divide" and integers:
+        if name == "true_divide" and integers and all(map(symbols.is_exact_as_float, (ea, eb))):
             return _quotient(tracing, a, b)
         if name in _BINARY_METHODS and (method := langctxs.resolve_method(name, a, b)) is not None:
             return method(a, b)
@@ -581,7 +584,7 @@ def _rounded(number: NumberProxy, name: str):
     thunder has no executor for ``ceil`` of a number; integers below 2**52 give the same result.
     """
     a, b = number.__dict__.get(_QUOTIENT, (None, None))
-    if a is None or not isinstance(b, int) or b <= 0:
+    if a is None or not isinstance(b, int) or b <= 0 or not symbols.is_exact_as_float(_expr(a)):
         return None
     a = _as_int(a)
     if name == "ceil":
@@ -895,8 +898,18 @@ class _RecordingJitCtx(_Base):
                 return self._with_free_sizes(tracing, value, index)
             if path is not None and path not in tracing.structured:
                 tracing.recorder.read_tensor(path, tensor)
+        elif tracing.symbolic and path in tracing.numbers and type(tensor) in (int, float):
+            return self._free_number(tracing, value, tracing.numbers[path])
         with _constant_values():
             return super().proxify(value)
+
+    def _free_number(self, tracing: Tracing, value: WrappedValue, index: int) -> Any:
+        expr = symbols.number(index, type(value.value))
+        if expr.kind is int:
+            tracing.recorder.truth(symbols.in_range(expr), True)
+        proxy = super().proxify(value)
+        proxy.__dict__[_EXPR] = expr
+        return proxy
 
     def _with_free_sizes(self, tracing: Tracing, value: WrappedValue, index: int) -> Any:
         sizes = value.value.shape
