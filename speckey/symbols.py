@@ -589,8 +589,16 @@ def _exact_quotient(function: str, a: Value, b: Value) -> Value | None:
 
 
 def is_exact_as_float(integer: Value) -> bool:
-    """Whether an integer expression stays below 2**52, as does whatever counts elements of a tensor."""
-    return not numbers_in(integer) or max(map(abs, bounds(integer))) < 2**52
+    """Whether an integer expression stays below 2**52, where floats tell integers apart.
+
+    Sizes and their products do: they count elements of tensors.  What has numbers in it must have bounds.
+    """
+    with_numbers = {
+        monomial: coefficient
+        for monomial, coefficient in _polynomial(integer).items()
+        if any(map(numbers_in, monomial))
+    }
+    return max(map(abs, bounds(_from_polynomial(with_numbers)))) < 2**51
 
 
 def _as_integer(value: Value) -> Value | None:
