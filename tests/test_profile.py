@@ -340,3 +340,15 @@ def test_misuse(tmp_path, good):
         replay_profile(fn, tmp_path / "p")
     with pytest.raises(FileNotFoundError):
         replay_profile(compiled(fn), tmp_path / "nowhere")
+
+
+def test_numbers_that_are_free_come_back(tmp_path):
+    jfn = compiled(fn)
+    for n in (2, 3, 4):
+        jfn(torch.ones(3), n)
+    assert len(entries(jfn)) == 2  # constant, then free
+    save_profile(jfn, tmp_path / "p")
+    again = replayed(jfn, tmp_path / "p")
+    with speckey.stance("fail_on_retrace"):
+        for n in (2, 3, 17):
+            same(again, fn, torch.ones(3), n)

@@ -26,7 +26,7 @@ def add(a, b):
 
 def swap_program(jfn, other, *args):
     """Let the only entry of ``jfn`` run the program of another function."""
-    other = compiled(other)
+    other = thunder.jit(other, cache=SpecKeyCache(numbers=speckey.SymbolicNumbers()))
     other(*args)
     (ours,), (theirs,) = entries(jfn), entries(other)
     ours.program, ours.run = theirs.program, theirs.run
@@ -229,3 +229,16 @@ def test_misuse():
         check(jfn, rtol=1e-3)
     with pytest.raises(ValueError, match=r"rtol=...\) expects a number of at least 0"):
         check(jfn, rtol=-1.0, atol=0.0)
+
+
+def test_each_new_value_of_a_free_number_is_checked():
+    def fn(x, n):
+        return x * n
+
+    jfn = thunder.jit(fn, cache=SpecKeyCache(verify=True, numbers=speckey.SymbolicNumbers()))
+    for n in (2, 3, 3):
+        same(jfn, fn, torch.ones(3), n)
+    swap_program(jfn, lambda x, n: x * 3, torch.ones(3), 3)
+    jfn(torch.ones(3), 3)
+    with pytest.raises(MismatchError):
+        jfn(torch.ones(3), 4)
