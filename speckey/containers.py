@@ -69,19 +69,18 @@ class Copies:
 
     def __init__(self) -> None:
         self.made: list[torch.Tensor] = []
-        self._storages: dict[int, torch.UntypedStorage] = {}
+        self._storages: dict[tuple[torch.device, int], torch.UntypedStorage] = {}
 
     def __call__(self, tensor: torch.Tensor) -> torch.Tensor:
         with torch.no_grad():
-            if type(tensor) is torch.Tensor and tensor.layout is torch.strided and not tensor.is_quantized:
+            plain = not (tensor.is_quantized or tensor.is_conj() or tensor.is_neg())
+            if type(tensor) is torch.Tensor and tensor.layout is torch.strided and plain:
                 storage = tensor.untyped_storage()
-                key = storage._cdata
+                key = tensor.device, storage.data_ptr()
                 if key not in self._storages:
                     self._storages[key] = storage.clone()
                 new = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
                 new.set_(self._storages[key], tensor.storage_offset(), tensor.shape, tensor.stride())
-                new = torch._C._conj(new) if tensor.is_conj() else new
-                new = torch._C._neg_view(new) if tensor.is_neg() else new
             else:
                 new = copy.deepcopy(tensor.detach() if not tensor.is_leaf else tensor)
         new.requires_grad_(tensor.requires_grad)

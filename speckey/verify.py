@@ -36,6 +36,9 @@ def check(jfn: Any, *, rtol: float | None = None, atol: float | None = None) -> 
     a ``MismatchError`` with the entry's key, and is not run.  Compiling takes as long as it does without a cache;
     random numbers, statistics and the user's tensors are as without checking.
 
+    Compiling traces the program again, with what it does while it is traced.  A number that it draws then is part of
+    the program, and differs.
+
     What the check cannot run on copies is served unchecked, with a warning in the log: programs that write into
     tensors from outside their arguments and module.
 
