@@ -10,6 +10,8 @@ bound by name.
 
 from __future__ import annotations
 
+import functools
+import inspect
 import itertools
 import linecache
 import threading
@@ -21,6 +23,7 @@ import torch
 
 from speckey import signature, symbols, torch_private
 from speckey.guards import PathCode, freeze
+from speckey.logs import CODE
 from speckey.signature import Question
 from speckey.symbols import Expr
 from speckey.table import MISS, Node
@@ -31,13 +34,17 @@ _serial = itertools.count(1)
 
 
 class Unit:
-    """The function for a node; ``go(args, kwargs)`` is a result or ``MISS``.  Made when it is first called."""
+    """The function for a node; ``go(args, kwargs)`` is a result or ``MISS``.  Made when it is first called.
+
+    ``watch`` is None, or called as ``watch(find, args, kwargs)`` in place of the function.
+    """
 
     def __init__(self, node: Node, fn: Any, lock: threading.RLock) -> None:
         self.node = node
         self.fn = fn
         self.lock = lock
         self.source = ""
+        self.watch: Callable[[Callable, tuple, dict], Any] | None = None
         self.name = f"<speckey table {next(_serial)}>"
         self.go: Callable[[tuple, dict], Any] = self._make
         node.unit = self
@@ -56,8 +63,20 @@ class Unit:
             namespace = writer.code.constants
             exec(compile(self.source, self.name, "exec"), namespace)
             linecache.cache[self.name] = (len(self.source), None, self.source.splitlines(keepends=True), self.name)
-            self.go = namespace["find"]
+            CODE.debug("%s\n%s", self.name, self.source)
+            self.go = self._watched(namespace["find"])
         return self.go(args, kwargs)
+
+    def _watched(self, find: Callable[[tuple, dict], Any]) -> Callable[[tuple, dict], Any]:
+        watch = self.watch
+        if watch is None:
+            return find
+
+        @functools.wraps(find)
+        def watched(args: tuple, kwargs: dict) -> Any:
+            return watch(find, args, kwargs)
+
+        return watched
 
 
 def source_of(unit: Unit) -> str:
@@ -68,7 +87,7 @@ def source_of(unit: Unit) -> str:
         if unit.name in found or not unit.source:
             continue
         found[unit.name] = f"# {unit.name}\n{unit.source}"
-        for value in getattr(unit.go, "__globals__", {}).values():
+        for value in getattr(inspect.unwrap(unit.go), "__globals__", {}).values():
             if isinstance(value, Unit):
                 waiting.append(value)
             elif isinstance(value, dict) and value and all(isinstance(u, Unit) for u in value.values()):

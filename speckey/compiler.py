@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
@@ -10,9 +9,10 @@ from typing import Any, Literal
 import attrs
 import torch
 
-from speckey import thunder_hooks
+from speckey import bounds, thunder_hooks
 from speckey.guards import Guard, Path
-from speckey.key import Names, SpecKey, path_text
+from speckey.key import Names, SpecKey, names_of_parameters, path_text
+from speckey.policies.vary import Dim
 from speckey.recorder import Fact, Recorder
 from speckey.signature import Description, Question, alias_groups
 from speckey.thunder_hooks import Program, Tracing
@@ -27,6 +27,8 @@ class Entry:
         kind: "symbolic" (sizes that no fact mentions are free) or "exact" (made for these very sizes).
         hits: how many calls it has served after the one that it was compiled for.
         compile_seconds: what tracing and compiling took, in seconds.
+        number: counted from 1 in the order of compiling; kept when others are dropped.
+        used: when it last served a call: a number that grows from call to call.
         reason: why it is exact, or free in some sizes only; else empty.
     """
 
@@ -34,7 +36,10 @@ class Entry:
     kind: Literal["symbolic", "exact"]
     compile_seconds: float
     reason: str = ""
+    number: int = 0
     hits: int = 0
+    inputs: Any = attrs.field(repr=False, default="its inputs were not recorded")  # as data, or why not
+    used: int = attrs.field(repr=False, default=0)
     facts: Sequence[Fact] = attrs.field(repr=False, factory=tuple)
     shapes: tuple[tuple[int, ...], ...] = attrs.field(repr=False, default=())
     answers: Sequence[tuple[Question, object]] = attrs.field(repr=False, factory=tuple)
@@ -50,6 +55,12 @@ class Entry:
     @property
     def steps(self) -> list[tuple[Any, Any]]:
         return [*self.answers, *((fact.test, fact.outcome) for fact in self.facts if self.kind == "symbolic")]
+
+    @property
+    def structure(self) -> tuple:
+        """As ``Description.structure`` has it."""
+        numbers = set(self.number_paths)
+        return tuple([a for q, a in self.answers if q.kind not in ("value", "bits") or q.path not in numbers])
 
     @property
     def shapes_only(self) -> tuple | None:
@@ -69,9 +80,15 @@ class Call:
     args: tuple
     kwargs: dict[str, Any]
     description: Description
-    free: frozenset[tuple[int, int]] = frozenset()  # (tensor, dimension) whose size may be anything
+    dims: Mapping[tuple[int, int], Dim] = attrs.field(factory=dict)  # (tensor, dimension) -> what it may be
+    inputs: Any = None  # as ``Entry`` has them
     varied: frozenset[tuple[int, int]] = frozenset()  # those whose size has differed between calls
     free_numbers: frozenset[int] = frozenset()  # positions of the numbers that may be anything
+
+    @property
+    def free(self) -> frozenset[tuple[int, int]]:
+        """Those whose size may be anything within the bounds."""
+        return frozenset(place for place, dim in self.dims.items() if dim.free)
 
 
 def compile_entry(call: Call, *, exactly: bool = False, reason: str = "") -> Entry:
@@ -96,11 +113,22 @@ def compile_entry(call: Call, *, exactly: bool = False, reason: str = "") -> Ent
     return _compile(call, frozenset(), frozenset(), reason)
 
 
+def outside_of_bounds(call: Call) -> str:
+    """Why the sizes of a call are out of the policy's bounds; empty where they are not.
+
+    Raises:
+        BoundsError: they are, and the policy asks for an error.
+    """
+    return bounds.outside(call.dims, call.description.shapes(), names_of(call).tensors)
+
+
 def _compile(call: Call, free: frozenset[tuple[int, int]], numbers: frozenset[int], reason: str = "") -> Entry:
     start = time.perf_counter()
     description = call.description
     recorder = Recorder(description.sizes())
     symbolic = bool(free or numbers)
+    if symbolic:
+        bounds.assume(recorder, call.dims, description.shapes())
     tracing = Tracing(
         recorder=recorder,
         symbolic=symbolic,
@@ -145,22 +173,6 @@ def _compile(call: Call, free: frozenset[tuple[int, int]], numbers: frozenset[in
 
 
 # -- names -----------------------------------------------------------------------------------------
-
-
-def names_of_parameters(fn: Any, args: tuple, kwargs: dict) -> dict[Path, str]:
-    """The user's names of the arguments that were passed."""
-    function = getattr(fn, "forward", fn)
-    try:
-        parameters = list(inspect.signature(function).parameters.values())
-    except (TypeError, ValueError):
-        parameters = []
-    names: dict[Path, str] = {("item", ("kwargs",), k): k for k in kwargs}
-    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    rest = next((p.name for p in parameters if p.kind is p.VAR_POSITIONAL), "args")
-    for i in range(len(args)):
-        names["item", ("args",), i] = positional[i].name if i < len(positional) else f"{rest}[{i - len(positional)}]"
-    names["fn",] = "self" if hasattr(fn, "forward") else getattr(fn, "__name__", "fn")
-    return names
 
 
 def _parameters(call: Call) -> dict[Path, str]:

@@ -203,8 +203,8 @@ class Guard:
     def holds(self, fn: Any, args: tuple, kwargs: dict) -> bool:
         """The slow and simple way to ask; for reports."""
         try:
-            parent = _fetch(self.path[1], fn, args, kwargs) if self.path[0] in ("attr", "item") else None
-            value = _fetch(self.path, fn, args, kwargs)
+            parent = fetch(self.path[1], fn, args, kwargs) if self.path[0] in ("attr", "item") else None
+            value = fetch(self.path, fn, args, kwargs)
         except Exception:
             return self.frozen is Presence.ABSENT
         if self.frozen is Presence.PRESENT:
@@ -222,12 +222,13 @@ class Guard:
         return cls(path, TensorMetadata.of(tensor))
 
 
-def _fetch(path: Path, fn: Any, args: tuple, kwargs: dict) -> Any:
+def fetch(path: Path, fn: Any, args: tuple, kwargs: dict) -> Any:
+    """The value at a path."""
     kind = path[0]
     if kind == "object":
         return path[1].value
     if kind in ("attr", "item"):
-        parent = _fetch(path[1], fn, args, kwargs)
+        parent = fetch(path[1], fn, args, kwargs)
         return getattr(parent, path[2]) if kind == "attr" else parent[path[2]]
     return {"fn": fn, "args": args, "kwargs": kwargs}[kind]
 

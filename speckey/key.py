@@ -5,6 +5,7 @@ Knows nothing of thunder, nor of how a key is looked up.
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import attrs
 
 from speckey import symbols
+from speckey.guards import Path
 from speckey.recorder import Fact
 from speckey.symbols import Part
 
@@ -70,7 +72,8 @@ class SpecKey:
         parts: dict[Part, list[Fact]] = {part: [] for part in Part}
         for fact in sorted(facts, key=lambda f: (len(f.test.code), f.test.code)):
             parts[symbols.part(fact.test)].append(fact)
-        return cls(signature, **{part.name.lower(): tuple(facts) for part, facts in parts.items()}, arguments=arguments, names=names)
+        by_part = {part.name.lower(): tuple(facts) for part, facts in parts.items()}
+        return cls(signature, **by_part, arguments=arguments, names=names)
 
     @property
     def facts(self) -> tuple[Fact, ...]:
@@ -93,6 +96,22 @@ class SpecKey:
                     texts = [f"{t:<40} {f.where}".rstrip() for t, f in zip(texts, facts, strict=True)]
                 lines.append(f"{title + ':':<12}" + "\n            ".join(texts))
         return "\n".join(lines)
+
+
+def names_of_parameters(fn: Any, args: tuple, kwargs: dict) -> dict[Path, str]:
+    """The user's names of the arguments that were passed."""
+    function = getattr(fn, "forward", fn)
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):
+        parameters = []
+    names: dict[Path, str] = {("item", ("kwargs",), k): k for k in kwargs}
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    rest = next((p.name for p in parameters if p.kind is p.VAR_POSITIONAL), "args")
+    for i in range(len(args)):
+        names["item", ("args",), i] = positional[i].name if i < len(positional) else f"{rest}[{i - len(positional)}]"
+    names["fn",] = "self" if hasattr(fn, "forward") else getattr(fn, "__name__", "fn")
+    return names
 
 
 def path_text(path: tuple, parameters: Mapping[tuple, str]) -> str:

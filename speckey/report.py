@@ -6,9 +6,9 @@ from typing import Any
 
 import attrs
 
-from speckey.cache import table_of
 from speckey.codegen import source_of
 from speckey.compiler import Entry
+from speckey.dispatch import table_of
 from speckey.retrace import Retrace
 
 
@@ -37,17 +37,17 @@ class Report:
             f"{_count(len(self.entries), 'entry', 'entries')}, {_count(self.hits, 'hit', 'hits')}, "
             f"{_count(self.misses, 'miss', 'misses')}, {self.seconds_compiling:.1f} s compiling"
         ]
-        for number, entry in enumerate(self.entries, 1):
-            lines += ["", *describe_entry(number, entry)]
+        for entry in self.entries:
+            lines += ["", *describe_entry(entry)]
         if self.retraces:
             lines += ["", "Compiled again because:", *(f"    {retrace}" for retrace in self.retraces)]
         return "\n".join(lines)
 
 
-def describe_entry(number: int, entry: Entry) -> list[str]:
+def describe_entry(entry: Entry) -> list[str]:
     """Lines of text: how often it was used, what it depends on, and the line that asked for each fact."""
-    head = f"[{number}] {entry.kind}, {_count(entry.hits, 'hit', 'hits')}, compiled in {entry.compile_seconds:.1f} s"
-    lines = [head]
+    hits = _count(entry.hits, "hit", "hits")
+    lines = [f"[{entry.number}] {entry.kind}, {hits}, compiled in {entry.compile_seconds:.1f} s"]
     if entry.reason:
         lines.append(f"    because:    {entry.reason}")
     if entry.kind == "exact":

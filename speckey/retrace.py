@@ -5,6 +5,8 @@ Looked for when a call is compiled, never on a hit.
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,10 +14,12 @@ import attrs
 import torch
 
 from speckey import symbols
-from speckey.compiler import Entry, names_of_parameters
+from speckey.compiler import Entry
 from speckey.guards import Box, Presence, TensorMetadata
-from speckey.key import path_text
+from speckey.key import names_of_parameters, path_text
 from speckey.signature import Description, Question
+
+_CAUSE = re.compile(r" (?:was|were|has|is) ")
 
 
 @attrs.frozen
@@ -23,7 +27,7 @@ class Retrace:
     """One compile after the first.
 
     Attributes:
-        entry: the number of the closest entry, counted from 1.
+        entry: the number of the closest entry (``Entry.number``).
         reason: the first thing that differed, with both values, in the user's names.
         where: the line of the program that looked at it ("model.py:12"); empty where it is not known.
     """
@@ -43,11 +47,21 @@ def explain_retrace(
     best: tuple[int, Retrace] | None = None
     names = names_of_parameters(fn, args, kwargs)
     sizes = description.sizes()
-    for number, entry in enumerate(entries, 1):
+    for entry in entries:
         agreed, reason, where = _first_difference(entry, description, sizes, names, fn, args, kwargs)
         if best is None or agreed >= best[0]:
-            best = agreed, Retrace(number, reason, where)
+            best = agreed, Retrace(entry.number, reason, where)
     return None if best is None else best[1]
+
+
+def most_frequent(retraces: Sequence[Retrace]) -> str:
+    """What most calls were compiled again for, how often, and the last time; empty where there is nothing to tell."""
+    if not retraces:
+        return ""
+    causes = [(_CAUSE.split(retrace.reason, maxsplit=1)[0], retrace.where) for retrace in retraces]
+    cause, times = Counter(causes).most_common(1)[0]
+    last = next(r for r, c in zip(reversed(retraces), reversed(causes), strict=True) if c == cause)
+    return f"{cause[0]} ({times} of {len(retraces)} times; the last time {last})"
 
 
 def _first_difference(

@@ -313,7 +313,7 @@ class _Walk:
             self.opaque(value, path)
 
     def container(self, value: Any, kind: type, path: Path) -> None:
-        if not _is_read_as_usual(kind):
+        if not is_read_as_usual(kind):
             self.opaque(value, path)
         elif not self.is_shared(value, path):
             if isinstance(value, dict):
@@ -370,7 +370,7 @@ _READ_AS_USUAL: weakref.WeakKeyDictionary[type, bool] = weakref.WeakKeyDictionar
 _READERS = ("__getitem__", "__iter__", "__len__", "__contains__", "__missing__", "keys", "values", "items", "get")
 
 
-def _is_read_as_usual(kind: type) -> bool:
+def is_read_as_usual(kind: type) -> bool:
     """Whether a subclass of tuple, list or dict gives out its items as they do.
 
     One that does not, or makes up missing ones, is told apart by identity and looked into read by read.

@@ -61,6 +61,7 @@ __all__ = [
     "attach_backward",
     "bare",
     "compile_program",
+    "copied_state",
     "current_trace",
     "epilogue_for",
     "follow",
@@ -71,6 +72,7 @@ __all__ = [
     "no_grad_sync",
     "original_compile",
     "original_jit",
+    "parameters_of",
     "read_prologue",
     "recipe_with_options",
     "replace_entry_points",
@@ -79,6 +81,8 @@ __all__ = [
     "run_prologue",
     "take_over",
     "taken_from",
+    "unlist_entry",
+    "writes_attributes",
 ]
 
 
@@ -1550,6 +1554,43 @@ def replace_part(jfn: Any, name: str, before: Any, value: Any) -> None:
                 del parts[name]
 
 
+@contextlib.contextmanager
+def copied_state(jfn: Any, fn: Any) -> Iterator[None]:
+    """For a while, let a module hold copies of its parameters and buffers; then take back all that was set on it."""
+    if not isinstance(fn, torch.nn.Module):
+        yield
+        return
+    memo: dict[int, Any] = {}
+    places = [jfn._overrides_parameters, jfn._overrides_buffers]
+    for module in fn.modules():
+        places += [module._parameters, module._buffers, module.__dict__]
+    before = [dict(place) for place in places]
+    copied = ("_parameters", "_buffers")
+    try:
+        for place, values in zip(places, before, strict=True):
+            if not all(name in values for name in copied):  # not the dict of a module itself
+                leaves = {n: v if v is None or v.is_leaf else v.detach() for n, v in values.items()}
+                place.update({name: copy.deepcopy(value, memo) for name, value in leaves.items()})
+        yield
+    finally:
+        for place, values in zip(places, before, strict=True):
+            for name in place.keys() - values.keys():
+                del place[name]
+            for name, value in values.items():
+                if name not in place or place[name] is not value:
+                    place[name] = value
+
+
+def parameters_of(jfn: Any) -> list[torch.Tensor]:
+    """The parameters that thunder's module gives to programs; of a function, none."""
+    return [p for p in getattr(jfn, "_overrides_parameters", {}).values() if p is not None]
+
+
+def writes_attributes(entry: Any) -> bool:
+    """Whether the epilogue does more than to return the result."""
+    return any(o.sym.id not in (_P.UNPACK_TRIVIAL, _P.RETURN, _P.DEL) for o in entry.epilogue_traces[-1].bound_symbols)
+
+
 def taken_from(jfn: Any, name: str) -> dict | None:
     """The dict from which thunder's module takes a parameter or buffer, if it is the original's."""
     for parts, get in (
@@ -1759,6 +1800,12 @@ def follow(jfn: Any, counts: Counts) -> None:
 def list_entry(jfn: Any, program: Program) -> None:
     """Show the entry to those who look into thunder's cache."""
     jfn._lc_cs.interpreter_cache.append(program.entry)
+
+
+def unlist_entry(jfn: Any, program: Program) -> None:
+    """Take an entry that was dropped out of thunder's cache."""
+    listed = jfn._lc_cs.interpreter_cache
+    listed[:] = [entry for entry in listed if entry is not program.entry]
 
 
 # -- the option ------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 import torch.utils._device as _device
-from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 
 try:
     from torch._C import _is_any_autocast_enabled, _len_torch_function_stack, _set_grad_enabled
@@ -179,3 +179,13 @@ def plain_way() -> Iterator[None]:
         yield
     finally:
         available, symbolic_fakes = before
+
+
+def is_fake(tensor: torch.Tensor) -> bool:
+    """Whether it is one of torch's fake tensors, which have a shape and no memory."""
+    return isinstance(tensor, FakeTensor)
+
+
+def no_fake_mode() -> contextlib.AbstractContextManager:
+    """Make real tensors, also inside of a ``FakeTensorMode``."""
+    return unset_fake_temporarily()

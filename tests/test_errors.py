@@ -157,12 +157,12 @@ def test_a_symbolic_program_that_fails_when_run_is_made_exact(monkeypatch, fails
     if fails == "hit":
         same(jfn, fn, torch.randn(2))
         monkeypatch.setitem(entries(jfn)[0].run.__globals__, "compute", refuse)
-    real = dispatch.Table._run_first
+    real = dispatch.Table.run_first
 
     def run(self, call, entry):
         return real(self, call, entry) if entry.kind == "exact" else refuse()
 
-    monkeypatch.setattr(dispatch.Table, "_run_first", run)
+    monkeypatch.setattr(dispatch.Table, "run_first", run)
     same(jfn, fn, torch.randn(3))
     assert entries(jfn)[-1].kind == "exact"
     assert "a kernel said no" in entries(jfn)[-1].reason
