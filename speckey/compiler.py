@@ -15,8 +15,7 @@ from speckey.guards import Guard, Path
 from speckey.key import Names, SpecKey, path_text
 from speckey.recorder import Fact, Recorder
 from speckey.signature import Description, Question, alias_groups
-from speckey.thunder_hooks import Program, Tracing
-
+from speckey.thunder_hooks import OUT_OF_MEMORY, Program, Tracing
 
 @attrs.define(eq=False)
 class Entry:
@@ -91,6 +90,8 @@ def compile_entry(call: Call, *, exactly: bool = False, reason: str = "") -> Ent
             if free or numbers:
                 try:
                     return _compile(call, free, numbers, reason)
+                except OUT_OF_MEMORY:
+                    raise
                 except Exception as error:
                     reason = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
     return _compile(call, frozenset(), frozenset(), reason)

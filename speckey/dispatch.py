@@ -23,6 +23,7 @@ from speckey.runner import compile_run
 from speckey.signature import describe
 from speckey.symbols import is_free_number
 from speckey.table import MISS, Tree
+from speckey.thunder_hooks import OUT_OF_MEMORY
 
 signature.ABOUT_VALUES["no grad sync"] = thunder_hooks.no_grad_sync
 
@@ -98,7 +99,7 @@ class Table:
 
     def recover(self, entry: Entry, error: Exception, args: tuple, kwargs: dict) -> Any:
         """Eager may accept this call although the program that should serve it does not: let an exact one decide."""
-        if entry.kind == "exact" or entry.program.mutates:
+        if entry.kind == "exact" or entry.program.mutates or isinstance(error, OUT_OF_MEMORY):
             raise error
         with self._lock:
             return self._compile(args, kwargs, exactly=True, reason=_reason(error))
@@ -115,18 +116,27 @@ class Table:
         try:
             result = self._run_first(call, entry)
         except Exception as error:
-            if entry.kind == "exact" or entry.program.mutates:
+            if entry.kind == "exact" or entry.program.mutates or isinstance(error, OUT_OF_MEMORY):
                 raise
             entry = compile_entry(call, exactly=True, reason=_reason(error))
             result = self._run_first(call, entry)
         self._note_constants(call, entry)
+        if entry.reusable:
+            self._add(entry)
         self.last = entry
         self._log(entry, retrace)
-        if entry.reusable:
+        return result
+
+    def _add(self, entry: Entry) -> None:
+        try:
             self._tree.insert(entry)
             self.entries.append(entry)
             thunder_hooks.list_entry(self.jfn, entry.program)
-        return result
+        except BaseException:  # a tree that an interrupt left half done would lose entries
+            self.entries = [e for e in self.entries if e is not entry]
+            self._tree.rebuild(self.entries)
+            thunder_hooks.unlist_entry(self.jfn, entry.program)
+            raise
 
     def _log(self, entry: Entry, retrace: Retrace | None) -> None:
         if retrace is not None and len(self.retraces) < _MOST_RETRACES:

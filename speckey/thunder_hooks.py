@@ -56,6 +56,7 @@ from thunder.core.trace import _tracectx, get_tracectx
 from thunder.executors.torch_autograd import connect_to_autograd
 
 __all__ = [
+    "OUT_OF_MEMORY",
     "Program",
     "Tracing",
     "attach_backward",
@@ -79,6 +80,7 @@ __all__ = [
     "run_prologue",
     "take_over",
     "taken_from",
+    "unlist_entry",
 ]
 
 
@@ -1378,9 +1380,10 @@ def compile_program(
         with langctxs.langctx(data.langctx), _watch(tracing):
             if isinstance(fn, FunctionType):
                 tracing.recorder.read(("fn",), None, fn)
-            prologue, computation, epilogue = shared_data.acquire_initial_trace(
-                fn, args, kwargs, data, stats, data.executors_list[0]
-            )
+            with _interrupts_as_they_are():
+                prologue, computation, epilogue = shared_data.acquire_initial_trace(
+                    fn, args, kwargs, data, stats, data.executors_list[0]
+                )
             grad_enabled_after = data.is_grad_enabled
             if tracing.symbolic and tracing.exceptions:
                 raise Unsafe(f"the program caught {', '.join(sorted(set(tracing.exceptions)))}")
@@ -1408,6 +1411,22 @@ def compile_program(
         thunder._cache_info_ctx.reset(token)
     changed = grad_enabled_after != torch.is_grad_enabled()
     return Program(entry, mutates, in_place, grad_enabled_after if changed else None, reusable)
+
+
+# They say nothing about the program: it is not compiled in another way because of them.
+OUT_OF_MEMORY = (MemoryError, torch.OutOfMemoryError)
+
+
+@contextlib.contextmanager
+def _interrupts_as_they_are() -> Iterator[None]:
+    """thunder's interpreter makes an ordinary error of whatever ends it, which would be gone around."""
+    try:
+        yield
+    except interpreter.InterpreterError as error:
+        cause = error.__cause__
+        if cause is not None and (isinstance(cause, OUT_OF_MEMORY) or not isinstance(cause, Exception)):
+            raise cause from None
+        raise
 
 
 def _bakes_tensors(trace: Any) -> bool:
@@ -1759,6 +1778,12 @@ def follow(jfn: Any, counts: Counts) -> None:
 def list_entry(jfn: Any, program: Program) -> None:
     """Show the entry to those who look into thunder's cache."""
     jfn._lc_cs.interpreter_cache.append(program.entry)
+
+
+def unlist_entry(jfn: Any, program: Program) -> None:
+    """Take back ``list_entry``, whether or not it was done."""
+    listed = jfn._lc_cs.interpreter_cache
+    listed[:] = [entry for entry in listed if entry is not program.entry]
 
 
 # -- the option ------------------------------------------------------------------------------------
