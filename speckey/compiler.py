@@ -109,6 +109,7 @@ def _compile(call: Call, free: frozenset[tuple[int, int]], numbers: frozenset[in
         tensors={path: i for i, path in enumerate(description.paths)},
         numbers={description.number_paths[i]: i for i in numbers},
         structured=frozenset(description.structured),
+        identified=frozenset(question.path for question, _ in description.answers if question.kind == "identity"),
         values=description.tensors,
     )
     by_path = dict(zip(description.paths, description.tensors, strict=True))

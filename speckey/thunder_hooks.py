@@ -101,6 +101,7 @@ class Tracing:
     free: frozenset[tuple[int, int]]  # (tensor, dimension) of the sizes that are
     numbers: Mapping[Path, int]  # where the numbers that are free are found -> their position
     structured: frozenset[Path]  # what the signature covers
+    identified: frozenset[Path]  # what it tells apart by identity, weakly: a guard would keep it alive
     values: list[torch.Tensor]
     silent: int = 0  # > 0 while a known reader computes
     transforming: bool = False  # the program is traced, and is being transformed for execution
@@ -770,7 +771,7 @@ def _read_path(obj: WrappedValue, kind: str, key: object) -> Path | None:
         if source is not None and source.ext_flag & jit_ext.EXT_FLAG_IS_MODULE:
             path = ("attr", above[1], key)  # as thunder's prologue has it; mostly read both ways
     tracing = _tracing.get()
-    if tracing is None or path in tracing.structured:
+    if tracing is None or path in tracing.structured or path in tracing.identified:
         return None
     if above in tracing.structured and (kind == "item" or not has_python_class(obj.value)):
         return None
