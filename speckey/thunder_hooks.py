@@ -14,6 +14,7 @@ import copy
 import functools
 import inspect
 import itertools
+import math
 import operator
 import os
 import sys
@@ -61,6 +62,7 @@ __all__ = [
     "Tracing",
     "attach_backward",
     "bare",
+    "cache_option",
     "compile_program",
     "current_trace",
     "epilogue_for",
@@ -70,6 +72,7 @@ __all__ = [
     "list_entry",
     "name_cache_option",
     "no_grad_sync",
+    "original_add_transform",
     "original_compile",
     "original_jit",
     "read_prologue",
@@ -692,6 +695,23 @@ def _number_attribute(self, name: str):
     raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
 
 
+class _Numel(int):
+    """thunder has it as a property, torch as a method."""
+
+    def __call__(self) -> int:
+        return int(self)
+
+
+_tensor_attribute = TensorProxy.__getattr__
+
+
+def _tensor_attribute_(self, name: str):
+    """``numel`` where nothing is traced: the passes of data parallel training sort by it."""
+    if name == "numel" and _symbolic_tracing() is not None and get_tracectx() is None:
+        return _Numel(math.prod(map(_concrete, self._shape)))
+    return _tensor_attribute(self, name)
+
+
 def _by_value(name: str) -> Callable:
     """An operator that number proxies do not implement, on the concrete numbers."""
 
@@ -1310,7 +1330,8 @@ def _install() -> None:
     NumberProxy.__str__ = _number_text
     NumberProxy.__format__ = _number_format
     NumberProxy.__getattr__ = _number_attribute
-    new = [_number_text, _number_format, _number_attribute]
+    TensorProxy.__getattr__ = _tensor_attribute_
+    new = [_number_text, _number_format, _number_attribute, _tensor_attribute_]
     for name in ("__lshift__", "__rlshift__", "__rshift__", "__rrshift__"):
         setattr(NumberProxy, name, _by_value(name))
         new.append(getattr(NumberProxy, name))
@@ -1378,7 +1399,7 @@ def compile_program(
 
     token = thunder._cache_info_ctx.set(_CoveredBySignature(info))
     try:
-        with langctxs.langctx(data.langctx), _watch(tracing):
+        with langctxs.langctx(data.langctx), _watch(tracing), _transforms_as_before(jfn):
             if isinstance(fn, FunctionType):
                 tracing.recorder.read(("fn",), None, fn)
             with _interrupts_as_they_are():
@@ -1412,6 +1433,19 @@ def compile_program(
         thunder._cache_info_ctx.reset(token)
     changed = grad_enabled_after != torch.is_grad_enabled()
     return Program(entry, mutates, in_place, grad_enabled_after if changed else None, reusable)
+
+
+@contextlib.contextmanager
+def _transforms_as_before(jfn: Any) -> Iterator[None]:
+    """Transforms take notes from one trace to the next, which an attempt that fails would leave behind."""
+    before = [(transform, dict(vars(transform))) for transform in jfn._lc_transforms if hasattr(transform, "__dict__")]
+    try:
+        yield
+    except BaseException:
+        for transform, attributes in before:
+            vars(transform).clear()
+            vars(transform).update(attributes)
+        raise
 
 
 # They say nothing about the program: it is not compiled in another way because of them.
@@ -1791,18 +1825,25 @@ def unlist_entry(jfn: Any, program: Program) -> None:
 
 original_jit = thunder.jit
 original_compile = thunder.compile
+original_add_transform = transforms.add_transform
 
 
-def replace_entry_points(jit: Callable, compile: Callable) -> None:
+def replace_entry_points(jit: Callable, compile: Callable, add_transform: Callable) -> None:
     """Recipes and ``thunderfx`` import ``jit`` when they are called, so that they get it too."""
     thunder.jit = jit
     thunder.compile = compile
+    transforms.add_transform = add_transform
     _refuse_in_plain_jit()
 
 
 def name_cache_option(jfn: Any, cache: object) -> None:
     """What ``thunder.compile_data(jfn).cache_option`` says."""
     jfn._lc_cd.cache_option = cache
+
+
+def cache_option(jfn: Any) -> object:
+    """The same of any callable; None for one that thunder did not compile."""
+    return getattr(getattr(jfn, "_lc_cd", None), "cache_option", None)
 
 
 def replace_forward(jfn: Any, forward: Callable) -> None:
