@@ -17,6 +17,7 @@ from speckey.recorder import Fact, Recorder
 from speckey.signature import Description, Question, alias_groups
 from speckey.thunder_hooks import OUT_OF_MEMORY, Program, Tracing
 
+
 @attrs.define(eq=False)
 class Entry:
     """A compiled program and what a call must look like to be served by it.

@@ -122,7 +122,7 @@ def tensor_details(tensor: torch.Tensor) -> tuple:
 def _shape(tensor: torch.Tensor) -> object:
     try:
         return tuple(int(n) for n in tensor.shape)
-    except (RuntimeError, TypeError):  # nested tensors have no one shape
+    except (RuntimeError, TypeError, AttributeError):  # nested tensors have no one shape
         return Identity(tensor)
 
 

@@ -14,6 +14,7 @@ import copy
 import functools
 import inspect
 import itertools
+import keyword
 import math
 import operator
 import os
@@ -1309,7 +1310,21 @@ def _write_number(self, v, val, allow_duplicates=True):
         _write(self, v, val, allow_duplicates)
 
 
+_unpack_attr_printer = prims.unpack_attr.python_printer
+
+
+def _print_attribute(operation, out, arguments, keywords):
+    """thunder writes any name behind a dot: that of another attribute, or what is no name, would be code."""
+    line = _unpack_attr_printer(operation, out, arguments, keywords)
+    name = str(arguments[1])
+    if name.isascii() and name.isidentifier() and not keyword.iskeyword(name):
+        return line
+    result, _, parent = line.removesuffix(f".{name}").rpartition(" = ")
+    return f"{result} = getattr({parent}, {name!a})"
+
+
 def _install() -> None:
+    object.__setattr__(prims.unpack_attr, "python_printer", _print_attribute)  # (frozen)
     utils.same_shape = _same_shape
     thunder.torch._get_fake_arg = _symbolic_fake_argument
     thunder.torch._fake_type_to_thunder = _thunder_of_fake

@@ -219,11 +219,11 @@ def test_a_dropped_callable_frees_everything(used):
                 raise ValueError("nine")
             return self.linear(x)
 
+    def uses(model):
+        return lambda x: model.linear(x) if x.shape[0] < 9 else x + 1
+
     model = Model()
-
-    def function(x):
-        return model.linear(x) if x.shape[0] < 9 else x + 1
-
+    function = uses(model)
     refs = [weakref.ref(model), weakref.ref(model.linear.weight), weakref.ref(function)]
     for fn in (model, function):
         jfn = compiled(fn)

@@ -353,9 +353,7 @@ def _ddp(rank):
 def _fsdp(rank):
     torch.manual_seed(0)
     eager = Net()
-    jfn = thunder.distributed.fsdp(
-        thunder.jit(copy.deepcopy(eager), cache=SpecKeyCache()), device=torch.device("cpu")
-    )
+    jfn = thunder.distributed.fsdp(thunder.jit(copy.deepcopy(eager), cache=SpecKeyCache()), device=torch.device("cpu"))
     for n in (2, 5, 3, 7):
         jfn.zero_grad()
         found = jfn(_batch(n, rank))
