@@ -176,8 +176,8 @@ def _ways():
 
 @pytest.mark.parametrize(
     ("owner", "name", "way"),
-    [(*step, way) for step, way in zip(STEPS, _ways())],
-    ids=NAMES,  # noqa: B905
+    [(*step, way) for step, way in zip(STEPS, _ways(), strict=False)],
+    ids=NAMES,
 )
 def test_a_fault_at_any_step(monkeypatch, owner, name, way):
     when, error = way

@@ -186,10 +186,10 @@ def differences(plain: dict[str, dict], speckey: dict[str, dict]) -> dict[str, s
     return found
 
 
-def known() -> dict[str, str]:
-    """Reasons for differences, by a pattern for the names of tests."""
-    entries = tomllib.loads(KNOWN.read_text())["difference"] if KNOWN.exists() else []
-    return {entry["test"]: entry["reason"] for entry in entries}
+def known() -> dict[tuple[str, str], str]:
+    """Reasons for differences, by a pattern for the names of tests and what is different with them."""
+    entries = tomllib.loads(KNOWN.read_text())["difference"]
+    return {(entry["test"], entry["what"]): entry["reason"].strip() for entry in entries}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -207,7 +207,7 @@ def main(arguments: list[str] | None = None) -> int:
     results = options.results or Path(tempfile.mkdtemp(prefix="thunder_suite_"))
     results.mkdir(parents=True, exist_ok=True)
     reasons, ran, failed = known(), set(), False
-    met: set[str] = set()
+    met: set[tuple[str, str]] = set()
     for file in options.files or FILES:
         outcomes = []
         for way in _WAYS:
@@ -221,17 +221,17 @@ def main(arguments: list[str] | None = None) -> int:
             failed = True
         ran.update(*outcomes)
         for name, what in sorted(differences(*outcomes).items()):
-            pattern = next((p for p in reasons if re.fullmatch(p, name)), None)
-            if pattern is None:
+            row = next((r for r in reasons if re.fullmatch(r[0], name) and what.startswith(r[1])), None)
+            if row is None:
                 failed = True
                 print(f"  UNEXPLAINED  {name}\n      {what}")
             else:
-                met.add(pattern)
-                print(f"  explained    {name}\n      {what}\n      {reasons[pattern]}")
-    for pattern in reasons.keys() - met:
+                met.add(row)
+                print(f"  explained    {name}\n      {what}\n      {reasons[row]}")
+    for pattern, what in sorted(reasons.keys() - met):
         if any(re.fullmatch(pattern, name) for name in ran):
             failed = True
-            print(f"  NOT ANY MORE {pattern}: listed in {KNOWN.name}, but no different")
+            print(f"  NOT ANY MORE {pattern} ({what}): listed in {KNOWN.name}, but no different")
     print("differences that are not explained" if failed else "no difference that is not explained")
     return int(failed)
 
