@@ -23,8 +23,11 @@ def add(a, b):
 # -- without a GPU ---------------------------------------------------------------------------------------
 
 
+_FAKE = FakeTensorMode()
+
+
 def _fake(*shape, device):
-    with FakeTensorMode():
+    with _FAKE:
         return torch.empty(*shape, device=device)
 
 

@@ -24,7 +24,7 @@ STEPS = [
     (dispatch.Table, "compile_and_run"),
     (dispatch, "describe"),
     (dispatch, "explain_retrace"),
-    (dispatch.Table, "_with_free_sizes"),
+    (dispatch.Table, "_with_what_is_free"),
     (dispatch, "compile_entry"),
     (compiler, "_compile"),
     (thunder_hooks, "compile_program"),

@@ -189,7 +189,7 @@ def differences(plain: dict[str, dict], speckey: dict[str, dict]) -> dict[str, s
 def known() -> dict[tuple[str, str], str]:
     """Reasons for differences, by a pattern for the names of tests and what is different with them."""
     entries = tomllib.loads(KNOWN.read_text())["difference"]
-    return {(entry["test"], entry["what"]): entry["reason"].strip() for entry in entries}
+    return {(entry["test"], entry["what"]): " ".join(entry["reason"].split()) for entry in entries}
 
 
 def main(arguments: list[str] | None = None) -> int:
