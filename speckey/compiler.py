@@ -95,6 +95,8 @@ def compile_entry(call: Call, *, exactly: bool = False, reason: str = "") -> Ent
                     raise
                 except Exception as error:
                     reason = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+                    # What the program did to it would be taken for the state that the call found.
+                    torch.set_default_dtype(call.description.answer("default dtype"))
     return _compile(call, frozenset(), frozenset(), reason)
 
 
