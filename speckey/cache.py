@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from contextvars import ContextVar
 from typing import Any
 
 import attrs
@@ -62,6 +63,8 @@ class SpecKeyCache:
 def jit(fn: Callable | None = None, /, *, cache: Any = None, **options: Any) -> Any:
     """``thunder.jit``, which also takes a ``SpecKeyCache``; any other call is passed through."""
     _check_instance(cache)
+    if cache is None:
+        cache = _cache_of_transformed.get()
     if not isinstance(cache, SpecKeyCache):
         if fn is None:
             return thunder_hooks.original_jit(cache=cache, **options)  # raises what it always raised
@@ -85,6 +88,19 @@ def compile(fn: Callable, recipe: Any = "auto", plugins: Any = None, *, cache: A
     return thunder_hooks.original_compile(fn, recipe, plugins)
 
 
+_cache_of_transformed: ContextVar[SpecKeyCache | None] = ContextVar("speckey_cache_of_transformed", default=None)
+
+
+def add_transform(cfn: Any, **options: Any) -> Any:
+    """``thunder.core.transforms.add_transform`` (``ddp``, ``fsdp``, ...): what it makes has the option of ``cfn``."""
+    cache = thunder_hooks.cache_option(cfn)
+    token = _cache_of_transformed.set(cache if isinstance(cache, SpecKeyCache) else None)
+    try:
+        return thunder_hooks.original_add_transform(cfn, **options)
+    finally:
+        _cache_of_transformed.reset(token)
+
+
 def _check_instance(cache: Any) -> None:
     if isinstance(cache, type) and issubclass(cache, SpecKeyCache):
         raise TypeError(f"cache={cache.__name__} is the class; pass an instance: cache={cache.__name__}()")
@@ -92,7 +108,8 @@ def _check_instance(cache: Any) -> None:
 
 functools.update_wrapper(jit, thunder_hooks.original_jit)
 functools.update_wrapper(compile, thunder_hooks.original_compile)
-thunder_hooks.replace_entry_points(jit, compile)
+functools.update_wrapper(add_transform, thunder_hooks.original_add_transform)
+thunder_hooks.replace_entry_points(jit, compile, add_transform)
 
 
 def entries(jfn: Any) -> tuple[Entry, ...]:

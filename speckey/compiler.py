@@ -15,7 +15,7 @@ from speckey.key import Names, SpecKey, names_of_parameters, path_text
 from speckey.policies.vary import Dim
 from speckey.recorder import Fact, Recorder
 from speckey.signature import Description, Question, alias_groups
-from speckey.thunder_hooks import Program, Tracing
+from speckey.thunder_hooks import OUT_OF_MEMORY, Program, Tracing
 
 
 @attrs.define(eq=False)
@@ -108,8 +108,12 @@ def compile_entry(call: Call, *, exactly: bool = False, reason: str = "") -> Ent
             if free or numbers:
                 try:
                     return _compile(call, free, numbers, reason)
+                except OUT_OF_MEMORY:
+                    raise
                 except Exception as error:
                     reason = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+                    # What the program did to it would be taken for the state that the call found.
+                    torch.set_default_dtype(call.description.answer("default dtype"))
     return _compile(call, frozenset(), frozenset(), reason)
 
 
@@ -136,6 +140,7 @@ def _compile(call: Call, free: frozenset[tuple[int, int]], numbers: frozenset[in
         tensors={path: i for i, path in enumerate(description.paths)},
         numbers={description.number_paths[i]: i for i in numbers},
         structured=frozenset(description.structured),
+        identified=frozenset(question.path for question, _ in description.answers if question.kind == "identity"),
         values=description.tensors,
     )
     by_path = dict(zip(description.paths, description.tensors, strict=True))

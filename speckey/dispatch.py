@@ -34,6 +34,7 @@ from speckey.signature import Description, describe
 from speckey.stance import current_stance
 from speckey.symbols import is_free_number
 from speckey.table import MISS, Tree
+from speckey.thunder_hooks import OUT_OF_MEMORY
 
 signature.ABOUT_VALUES["no grad sync"] = thunder_hooks.no_grad_sync
 
@@ -123,7 +124,7 @@ class Table:
 
     def recover(self, entry: Entry, error: Exception, args: tuple, kwargs: dict) -> Any:
         """Eager may accept this call although the program that should serve it does not: let an exact one decide."""
-        if entry.kind == "exact" or entry.program.mutates:
+        if entry.kind == "exact" or entry.program.mutates or isinstance(error, OUT_OF_MEMORY):
             raise error
         with self.lock:
             room = self._room_for(args, kwargs)
@@ -191,7 +192,7 @@ class Table:
         try:
             return entry, first(call, entry)
         except Exception as error:
-            if entry.kind == "exact" or entry.program.mutates:
+            if entry.kind == "exact" or entry.program.mutates or isinstance(error, OUT_OF_MEMORY):
                 raise
             entry = compile_entry(call, exactly=True, reason=_reason(error))
             return entry, first(call, entry)
@@ -307,9 +308,7 @@ class Table:
             return
         entry.number = next(self._numbers)
         entry.inputs = call.inputs
-        self._tree.insert(entry)
-        self.entries.append(entry)
-        thunder_hooks.list_entry(self.jfn, entry.program)
+        self._add(entry)
         for old in room.drop:
             self.forget(old)
         if room.drop and not self._has_warned:
@@ -321,6 +320,17 @@ class Table:
                 f"dropped, and compiled again when they are needed.{because}",
                 stacklevel=5,
             )
+
+    def _add(self, entry: Entry) -> None:
+        try:
+            self._tree.insert(entry)
+            self.entries.append(entry)
+            thunder_hooks.list_entry(self.jfn, entry.program)
+        except BaseException:  # a tree that an interrupt left half done would lose entries
+            self.entries = [e for e in self.entries if e is not entry]
+            self._tree.rebuild(self.entries)
+            thunder_hooks.unlist_entry(self.jfn, entry.program)
+            raise
 
     def forget(self, entry: Entry) -> None:
         """Drop an entry.  Results that it gave stay as they are; their backward works."""

@@ -180,8 +180,7 @@ def _computation(
         code.constants["compute"] = thunder_hooks.bare(compiled.computation_fn)
     if needs_no_grad:
         code.constants["set_grad_enabled"] = torch_private.set_grad_enabled()
-        code.write("set_grad_enabled(False)")
-        code.write(f"try: r = compute({given})")
+        code.write(f"try: set_grad_enabled(False); r = compute({given})")  # an interrupt may come in between
         code.write("finally: set_grad_enabled(True)")
     else:
         code.write(f"r = compute({given})")

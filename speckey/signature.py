@@ -122,7 +122,7 @@ def tensor_details(tensor: torch.Tensor) -> tuple:
 def _shape(tensor: torch.Tensor) -> object:
     try:
         return tuple(int(n) for n in tensor.shape)
-    except (RuntimeError, TypeError):  # nested tensors have no one shape
+    except (RuntimeError, TypeError, AttributeError):  # nested tensors have no one shape
         return Identity(tensor)
 
 
@@ -218,6 +218,11 @@ class Description:
     number_paths: list[Path] = attrs.field(factory=list)
     structured: set[Path] = attrs.field(factory=set)
     cacheable: bool = True
+
+    @property
+    def signature(self) -> tuple:
+        """Equal for two calls when all answers are."""
+        return tuple([answer for _, answer in self.answers])
 
     def answers_without(self, numbers: Collection[int]) -> list[tuple[Question, object]]:
         """The answers but for those about the values of some ``numbers``, given by their positions."""

@@ -14,6 +14,8 @@ import copy
 import functools
 import inspect
 import itertools
+import keyword
+import math
 import operator
 import os
 import sys
@@ -56,10 +58,12 @@ from thunder.core.trace import _tracectx, get_tracectx
 from thunder.executors.torch_autograd import connect_to_autograd
 
 __all__ = [
+    "OUT_OF_MEMORY",
     "Program",
     "Tracing",
     "attach_backward",
     "bare",
+    "cache_option",
     "compile_program",
     "copied_state",
     "current_trace",
@@ -70,6 +74,7 @@ __all__ = [
     "list_entry",
     "name_cache_option",
     "no_grad_sync",
+    "original_add_transform",
     "original_compile",
     "original_jit",
     "parameters_of",
@@ -103,6 +108,7 @@ class Tracing:
     free: frozenset[tuple[int, int]]  # (tensor, dimension) of the sizes that are
     numbers: Mapping[Path, int]  # where the numbers that are free are found -> their position
     structured: frozenset[Path]  # what the signature covers
+    identified: frozenset[Path]  # what it tells apart by identity, weakly: a guard would keep it alive
     values: list[torch.Tensor]
     silent: int = 0  # > 0 while a known reader computes
     transforming: bool = False  # the program is traced, and is being transformed for execution
@@ -693,6 +699,23 @@ def _number_attribute(self, name: str):
     raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
 
 
+class _Numel(int):
+    """thunder has it as a property, torch as a method."""
+
+    def __call__(self) -> int:
+        return int(self)
+
+
+_tensor_attribute = TensorProxy.__getattr__
+
+
+def _tensor_attribute_(self, name: str):
+    """``numel`` where nothing is traced: the passes of data parallel training sort by it."""
+    if name == "numel" and _symbolic_tracing() is not None and get_tracectx() is None:
+        return _Numel(math.prod(map(_concrete, self._shape)))
+    return _tensor_attribute(self, name)
+
+
 def _by_value(name: str) -> Callable:
     """An operator that number proxies do not implement, on the concrete numbers."""
 
@@ -772,7 +795,7 @@ def _read_path(obj: WrappedValue, kind: str, key: object) -> Path | None:
         if source is not None and source.ext_flag & jit_ext.EXT_FLAG_IS_MODULE:
             path = ("attr", above[1], key)  # as thunder's prologue has it; mostly read both ways
     tracing = _tracing.get()
-    if tracing is None or path in tracing.structured:
+    if tracing is None or path in tracing.structured or path in tracing.identified:
         return None
     if above in tracing.structured and (kind == "item" or not has_python_class(obj.value)):
         return None
@@ -1290,7 +1313,21 @@ def _write_number(self, v, val, allow_duplicates=True):
         _write(self, v, val, allow_duplicates)
 
 
+_unpack_attr_printer = prims.unpack_attr.python_printer
+
+
+def _print_attribute(operation, out, arguments, keywords):
+    """thunder writes any name behind a dot: that of another attribute, or what is no name, would be code."""
+    line = _unpack_attr_printer(operation, out, arguments, keywords)
+    name = str(arguments[1])
+    if name.isascii() and name.isidentifier() and not keyword.iskeyword(name):
+        return line
+    result, _, parent = line.removesuffix(f".{name}").rpartition(" = ")
+    return f"{result} = getattr({parent}, {name!a})"
+
+
 def _install() -> None:
+    object.__setattr__(prims.unpack_attr, "python_printer", _print_attribute)  # (frozen)
     utils.same_shape = _same_shape
     thunder.torch._get_fake_arg = _symbolic_fake_argument
     thunder.torch._fake_type_to_thunder = _thunder_of_fake
@@ -1311,7 +1348,8 @@ def _install() -> None:
     NumberProxy.__str__ = _number_text
     NumberProxy.__format__ = _number_format
     NumberProxy.__getattr__ = _number_attribute
-    new = [_number_text, _number_format, _number_attribute]
+    TensorProxy.__getattr__ = _tensor_attribute_
+    new = [_number_text, _number_format, _number_attribute, _tensor_attribute_]
     for name in ("__lshift__", "__rlshift__", "__rshift__", "__rrshift__"):
         setattr(NumberProxy, name, _by_value(name))
         new.append(getattr(NumberProxy, name))
@@ -1379,12 +1417,13 @@ def compile_program(
 
     token = thunder._cache_info_ctx.set(_CoveredBySignature(info))
     try:
-        with langctxs.langctx(data.langctx), _watch(tracing):
+        with langctxs.langctx(data.langctx), _watch(tracing), _transforms_as_before(jfn):
             if isinstance(fn, FunctionType):
                 tracing.recorder.read(("fn",), None, fn)
-            prologue, computation, epilogue = shared_data.acquire_initial_trace(
-                fn, args, kwargs, data, stats, data.executors_list[0]
-            )
+            with _interrupts_as_they_are():
+                prologue, computation, epilogue = shared_data.acquire_initial_trace(
+                    fn, args, kwargs, data, stats, data.executors_list[0]
+                )
             grad_enabled_after = data.is_grad_enabled
             if tracing.symbolic and tracing.exceptions:
                 raise Unsafe(f"the program caught {', '.join(sorted(set(tracing.exceptions)))}")
@@ -1412,6 +1451,35 @@ def compile_program(
         thunder._cache_info_ctx.reset(token)
     changed = grad_enabled_after != torch.is_grad_enabled()
     return Program(entry, mutates, in_place, grad_enabled_after if changed else None, reusable)
+
+
+@contextlib.contextmanager
+def _transforms_as_before(jfn: Any) -> Iterator[None]:
+    """Transforms take notes from one trace to the next, which an attempt that fails would leave behind."""
+    before = [(transform, dict(vars(transform))) for transform in jfn._lc_transforms if hasattr(transform, "__dict__")]
+    try:
+        yield
+    except BaseException:
+        for transform, attributes in before:
+            vars(transform).clear()
+            vars(transform).update(attributes)
+        raise
+
+
+# They say nothing about the program: it is not compiled in another way because of them.
+OUT_OF_MEMORY = (MemoryError, torch.OutOfMemoryError)
+
+
+@contextlib.contextmanager
+def _interrupts_as_they_are() -> Iterator[None]:
+    """thunder's interpreter makes an ordinary error of whatever ends it, which would be gone around."""
+    try:
+        yield
+    except interpreter.InterpreterError as error:
+        cause = error.__cause__
+        if cause is not None and (isinstance(cause, OUT_OF_MEMORY) or not isinstance(cause, Exception)):
+            raise cause from None
+        raise
 
 
 def _bakes_tensors(trace: Any) -> bool:
@@ -1803,7 +1871,7 @@ def list_entry(jfn: Any, program: Program) -> None:
 
 
 def unlist_entry(jfn: Any, program: Program) -> None:
-    """Take an entry that was dropped out of thunder's cache."""
+    """Take back ``list_entry``, whether or not it was done."""
     listed = jfn._lc_cs.interpreter_cache
     listed[:] = [entry for entry in listed if entry is not program.entry]
 
@@ -1812,18 +1880,25 @@ def unlist_entry(jfn: Any, program: Program) -> None:
 
 original_jit = thunder.jit
 original_compile = thunder.compile
+original_add_transform = transforms.add_transform
 
 
-def replace_entry_points(jit: Callable, compile: Callable) -> None:
+def replace_entry_points(jit: Callable, compile: Callable, add_transform: Callable) -> None:
     """Recipes and ``thunderfx`` import ``jit`` when they are called, so that they get it too."""
     thunder.jit = jit
     thunder.compile = compile
+    transforms.add_transform = add_transform
     _refuse_in_plain_jit()
 
 
 def name_cache_option(jfn: Any, cache: object) -> None:
     """What ``thunder.compile_data(jfn).cache_option`` says."""
     jfn._lc_cd.cache_option = cache
+
+
+def cache_option(jfn: Any) -> object:
+    """The same of any callable; None for one that thunder did not compile."""
+    return getattr(getattr(jfn, "_lc_cd", None), "cache_option", None)
 
 
 def replace_forward(jfn: Any, forward: Callable) -> None:

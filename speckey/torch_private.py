@@ -74,8 +74,8 @@ def tensor_check(tensors: Sequence[torch.Tensor], *, sizes: bool) -> Callable[..
     if not available or not tensors:
         return None
     grad_mode = torch.is_grad_enabled()
-    _set_grad_enabled(True)  # elsewhere torch's check does not look at requires_grad
     try:
+        _set_grad_enabled(True)  # elsewhere torch's check does not look at requires_grad
         check = TensorGuards(
             *tensors,
             dynamic_dims_sizes=[list(t.shape) if sizes else [None] * t.dim() for t in tensors],
@@ -89,8 +89,8 @@ def tensor_check(tensors: Sequence[torch.Tensor], *, sizes: bool) -> Callable[..
         return check
 
     def check_without_grad_mode(*tensors: torch.Tensor) -> bool:
-        _set_grad_enabled(True)
         try:
+            _set_grad_enabled(True)
             return check(*tensors)
         finally:
             _set_grad_enabled(False)

@@ -169,3 +169,19 @@ def test_a_symbolic_program_that_fails_when_run_is_made_exact(monkeypatch, fails
     before = misses(jfn)
     same(jfn, fn, torch.randn(3))
     assert misses(jfn) == before
+
+
+def test_a_program_that_changes_the_default_dtype_is_refused_as_by_thunder():
+    def fn(x):
+        torch.set_default_dtype(torch.float64)
+        return torch.ones(x.shape[0]) + x
+
+    jfn = compiled(fn)
+    try:
+        for jitted in (jfn, thunder.jit(fn), jfn):
+            torch.set_default_dtype(torch.float32)
+            with pytest.raises(RuntimeError, match="Default dtype is changed"):
+                jitted(torch.randn(2))
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert not entries(jfn)
