@@ -19,6 +19,7 @@ import math
 import operator
 import os
 import sys
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from numbers import Number
@@ -1941,7 +1942,22 @@ def replace_entry_points(jit: Callable, compile: Callable, add_transform: Callab
 
 def name_cache_option(jfn: Any, cache: object) -> None:
     """What ``thunder.compile_data(jfn).cache_option`` says."""
-    jfn._lc_cd.cache_option = cache
+    data = jfn._lc_cd
+    data.cache_option = cache
+    look_up = data.get_computation_and_inputs
+    weakly = weakref.ref(data)  # as thunder refers to it
+
+    @functools.wraps(look_up)
+    def get_computation_and_inputs(*args, **kwargs):
+        """thunder's own way, for those of its tools that ask for it: it does not know the option."""
+        data = weakly()
+        data.cache_option = CACHE_OPTIONS.CONSTANT_VALUES
+        try:
+            return look_up(*args, **kwargs)
+        finally:
+            data.cache_option = cache
+
+    data.get_computation_and_inputs = get_computation_and_inputs
 
 
 def cache_option(jfn: Any) -> object:

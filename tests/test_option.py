@@ -175,3 +175,14 @@ def test_the_placeholders_for_removed_methods_are_gone():
     for name in thunder_import._REMOVED_IN_TORCH_2_13:
         method = getattr(torch.Tensor, name, None)
         assert method is None or "placeholder" not in repr(method)
+
+
+def test_thunders_own_look_up_is_still_there_for_its_tools():
+    fn = lambda x: x * 2
+    jfn = thunder.jit(fn, cache=SpecKeyCache())
+    data = thunder.compile_data(jfn)
+    for n in (2, 3, 2):
+        compiled, inputs, _ = data.get_computation_and_inputs(torch.ones(n))
+        torch.testing.assert_close(compiled.computation_fn(*inputs)[0], torch.full((n,), 2.0))
+        torch.testing.assert_close(jfn(torch.ones(n)), torch.full((n,), 2.0))
+    assert isinstance(data.cache_option, SpecKeyCache)
