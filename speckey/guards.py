@@ -195,16 +195,17 @@ class TensorMetadata:
 
 @attrs.frozen
 class Guard:
-    """The value at ``path`` must freeze to ``frozen`` (or be absent)."""
+    """The value at ``path`` must freeze to ``frozen`` (or be absent); ``where`` is the user's line that read it."""
 
     path: Path
     frozen: object
+    where: str = attrs.field(default="", eq=False)
 
     def holds(self, fn: Any, args: tuple, kwargs: dict) -> bool:
         """The slow and simple way to ask; for reports."""
         try:
-            parent = _fetch(self.path[1], fn, args, kwargs) if self.path[0] in ("attr", "item") else None
-            value = _fetch(self.path, fn, args, kwargs)
+            parent = fetch(self.path[1], fn, args, kwargs) if self.path[0] in ("attr", "item") else None
+            value = fetch(self.path, fn, args, kwargs)
         except Exception:
             return self.frozen is Presence.ABSENT
         if self.frozen is Presence.PRESENT:
@@ -214,20 +215,21 @@ class Guard:
         return self.frozen is not Presence.ABSENT and freeze(value, parent) == self.frozen
 
     @classmethod
-    def presence(cls, path: Path, *, there: bool) -> Guard:
-        return cls(path, Presence.PRESENT if there else Presence.ABSENT)
+    def presence(cls, path: Path, *, there: bool, where: str = "") -> Guard:
+        return cls(path, Presence.PRESENT if there else Presence.ABSENT, where)
 
     @classmethod
-    def tensor(cls, path: Path, tensor: torch.Tensor) -> Guard:
-        return cls(path, TensorMetadata.of(tensor))
+    def tensor(cls, path: Path, tensor: torch.Tensor, where: str = "") -> Guard:
+        return cls(path, TensorMetadata.of(tensor), where)
 
 
-def _fetch(path: Path, fn: Any, args: tuple, kwargs: dict) -> Any:
+def fetch(path: Path, fn: Any, args: tuple, kwargs: dict) -> Any:
+    """The value at a path, for a call of ``fn`` with these arguments. Raises what getting there raises."""
     kind = path[0]
     if kind == "object":
         return path[1].value
     if kind in ("attr", "item"):
-        parent = _fetch(path[1], fn, args, kwargs)
+        parent = fetch(path[1], fn, args, kwargs)
         return getattr(parent, path[2]) if kind == "attr" else parent[path[2]]
     return {"fn": fn, "args": args, "kwargs": kwargs}[kind]
 
