@@ -10,6 +10,8 @@ bound by name.
 
 from __future__ import annotations
 
+import functools
+import inspect
 import itertools
 import linecache
 import threading
@@ -21,6 +23,7 @@ import torch
 
 from speckey import signature, symbols, torch_private
 from speckey.guards import PathCode, freeze
+from speckey.logs import CODE
 from speckey.signature import Question
 from speckey.symbols import Expr
 from speckey.table import MISS, Node
@@ -31,13 +34,17 @@ _serial = itertools.count(1)
 
 
 class Unit:
-    """The function for a node; ``go(args, kwargs)`` is a result or ``MISS``.  Made when it is first called."""
+    """The function for a node; ``go(args, kwargs)`` is a result or ``MISS``.  Made when it is first called.
+
+    ``watch`` is None, or called as ``watch(find, args, kwargs)`` in place of the function.
+    """
 
     def __init__(self, node: Node, fn: Any, lock: threading.RLock) -> None:
         self.node = node
         self.fn = fn
         self.lock = lock
         self.source = ""
+        self.watch: Callable[[Callable, tuple, dict], Any] | None = None
         self.name = f"<speckey table {next(_serial)}>"
         self.go: Callable[[tuple, dict], Any] = self._make
         node.unit = self
@@ -56,8 +63,20 @@ class Unit:
             namespace = writer.code.constants
             exec(compile(self.source, self.name, "exec"), namespace)
             linecache.cache[self.name] = (len(self.source), None, self.source.splitlines(keepends=True), self.name)
-            self.go = namespace["find"]
+            CODE.debug("%s\n%s", self.name, self.source)
+            self.go = self._watched(namespace["find"])
         return self.go(args, kwargs)
+
+    def _watched(self, find: Callable[[tuple, dict], Any]) -> Callable[[tuple, dict], Any]:
+        watch = self.watch
+        if watch is None:
+            return find
+
+        @functools.wraps(find)
+        def watched(args: tuple, kwargs: dict) -> Any:
+            return watch(find, args, kwargs)
+
+        return watched
 
 
 def source_of(unit: Unit) -> str:
@@ -68,7 +87,7 @@ def source_of(unit: Unit) -> str:
         if unit.name in found or not unit.source:
             continue
         found[unit.name] = f"# {unit.name}\n{unit.source}"
-        for value in getattr(unit.go, "__globals__", {}).values():
+        for value in getattr(inspect.unwrap(unit.go), "__globals__", {}).values():
             if isinstance(value, Unit):
                 waiting.append(value)
             elif isinstance(value, dict) and value and all(isinstance(u, Unit) for u in value.values()):
@@ -163,7 +182,7 @@ class _Writer:
 
     # -- nodes -------------------------------------------------------------------------------------
 
-    def node(self, node: Node, code: PathCode, last: bool, sizes: frozenset[int] = frozenset()) -> None:
+    def node(self, node: Node, code: PathCode, last: bool, sizes: frozenset[tuple] = frozenset()) -> None:
         """Code for a node.  ``last``: nothing is left to try after it, so that it may return ``MISS``."""
         while True:
             if node.unit is not None and node.unit is not self.unit:
@@ -202,7 +221,7 @@ class _Writer:
             code.write(f"r = {function}(args, kwargs)")
             code.write("if r is not MISS: return r")
 
-    def only_answer(self, node: Node, code: PathCode, sizes: frozenset[int]) -> tuple[Node, frozenset[int]]:
+    def only_answer(self, node: Node, code: PathCode, sizes: frozenset[tuple]) -> tuple[Node, frozenset[tuple]]:
         """Return ``MISS`` for any other answer; the node to go on with."""
         run = _tensors_from(node)
         if run:
@@ -236,7 +255,7 @@ class _Writer:
         (child,) = run[-1][-1].children.values()
         return child
 
-    def question(self, node: Node, code: PathCode, last: bool, sizes: frozenset[int]) -> frozenset[int]:
+    def question(self, node: Node, code: PathCode, last: bool, sizes: frozenset[tuple]) -> frozenset[tuple]:
         """Several answers, or more to try after a wrong one."""
         test = node.test
         if isinstance(test, Expr):
@@ -266,7 +285,7 @@ class _Writer:
             word = "elif"
         return sizes
 
-    def inner(self, node: Node, code: PathCode, last: bool, sizes: frozenset[int]) -> None:
+    def inner(self, node: Node, code: PathCode, last: bool, sizes: frozenset[tuple]) -> None:
         if code.indent > _MOST_NESTED and node.unit is None:
             Unit(node, self.unit.fn, self.unit.lock)
         before = len(code.lines)
@@ -281,7 +300,7 @@ class _Writer:
         code.write("if u is not None:")
         self.call("u.go", code.nested(), last)
 
-    def equalities(self, chain: list[Node], code: PathCode, last: bool, sizes: frozenset[int]) -> None:
+    def equalities(self, chain: list[Node], code: PathCode, last: bool, sizes: frozenset[tuple]) -> None:
         """``n == 1``, else ``n == 2``, else ...: a dict of what ``n`` may be."""
         variable, _ = symbols.split_equality(chain[0].test)
         units = {}
@@ -301,21 +320,24 @@ class _Writer:
     # -- questions ---------------------------------------------------------------------------------
 
     def value_of(
-        self, test: Expr, node: Node, code: PathCode, sizes: frozenset[int]
-    ) -> tuple[str, frozenset[int]]:
+        self, test: Expr, node: Node, code: PathCode, sizes: frozenset[tuple]
+    ) -> tuple[str, frozenset[tuple]]:
         """The text for an expression over sizes, which are given names first."""
-        tensors = {tensor for tensor, _ in symbols.sizes_in(test)}
+        tensors = {("s", tensor) for tensor, _ in symbols.sizes_in(test)}
+        numbers = {("n", number) for number in symbols.numbers_in(test)}
         entry = next(iter(node))
-        for tensor in sorted(tensors - sizes):
+        for _, tensor in sorted(tensors - sizes):
             names = "".join(f"s{tensor}_{dim}, " for dim in range(entry.ranks[tensor]))
             code.write(f"{names}= {code.fetch(entry.tensor_paths[tensor])}.shape")
+        for _, number in sorted(numbers - sizes):
+            code.write(f"n{number} = {code.fetch(entry.number_paths[number])}")
         text = test.code
         if "/" in text or "%" in text:
             # One that makes no sense for these sizes has no answer: none of the children fits.
             code.write(f"try: v = {text}")
             code.write("except ArithmeticError: v = None")
             text = "v"
-        return text, sizes | tensors
+        return text, sizes | tensors | numbers
 
     def expression(self, question: Question, code: PathCode) -> str:
         if question.kind == "same as":

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 from speckey.rows import Row, leaf_text, rows
 
 if TYPE_CHECKING:
+    from speckey.compiler import Entry
+    from speckey.fixed import FixedSize
     from speckey.report import Report
 
 _STYLE = """
@@ -75,16 +77,16 @@ def _table(report: Report) -> str:
         for title, kind in (("entry", ""), ("kind", ""), ("hits", "number"), ("compiled in", "number"), ("fixed", ""))
     )
     lines = [
-        f"<tr><td>[{number}]</td><td>{escape(entry.kind)}</td><td class=number>{entry.hits}</td>"
-        f"<td class=number>{entry.compile_seconds:.2f} s</td><td>{escape(_fixed(fixed, entry.shapes, entry.kind))}</td></tr>"
-        for number, (entry, fixed) in enumerate(zip(report.entries, report.fixed, strict=True), 1)
+        f"<tr><td>[{entry.number}]</td><td>{escape(entry.kind)}</td><td class=number>{entry.hits}</td>"
+        f"<td class=number>{entry.compile_seconds:.2f} s</td><td>{escape(_fixed(entry, fixed))}</td></tr>"
+        for entry, fixed in zip(report.entries, report.fixed, strict=True)
     ]
     return f"<table>\n<tr>{head}</tr>\n" + "\n".join(lines) + "\n</table>"
 
 
-def _fixed(fixed: Sequence, shapes: tuple, kind: str) -> str:
-    if kind == "exact":
-        return "shapes " + ", ".join(map(str, shapes)) if shapes else ""
+def _fixed(entry: Entry, fixed: Sequence[FixedSize]) -> str:
+    if entry.kind == "exact":
+        return "shapes " + ", ".join(map(str, entry.shapes)) if entry.shapes else ""
     return ", ".join(map(str, fixed))
 
 

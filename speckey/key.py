@@ -5,6 +5,7 @@ Knows nothing of thunder, nor of how a key is looked up.
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -12,9 +13,11 @@ from typing import Any
 import attrs
 
 from speckey import symbols
+from speckey.guards import Path
 from speckey.recorder import Fact
+from speckey.symbols import Part
 
-_SIZE = re.compile(r"\bs(\d+)_(\d+)\b")
+_SIZE_OR_NUMBER = re.compile(r"\bs(\d+)_(\d+)\b|\bn(\d+)\b")
 
 
 @attrs.frozen
@@ -22,11 +25,14 @@ class Names:
     """How tensors and other arguments are called in the user's signature."""
 
     tensors: tuple[str, ...]
+    numbers: tuple[str, ...] = ()
 
     def text(self, code: str) -> str:
-        """Source of an expression with ``a.shape[0]`` for ``s0_0``."""
+        """Source of an expression with ``a.shape[0]`` for ``s0_0``, and ``n`` for ``n0``."""
         code = _LONE_OPERATION.sub(r"\1 \2", code.replace(" & ", " and ").replace(" ^ ", " != "))
-        return _SIZE.sub(lambda m: f"{self.tensors[int(m[1])]}.shape[{m[2]}]", code)
+        return _SIZE_OR_NUMBER.sub(
+            lambda m: self.numbers[int(m[3])] if m[3] else f"{self.tensors[int(m[1])]}.shape[{m[2]}]", code
+        )
 
     def question(self, fact: Fact) -> tuple[str, object]:
         """What was asked, as the program has it where that is known, and the answer: ``("a.shape[0] > 16", True)``."""
@@ -77,10 +83,11 @@ class SpecKey:
 
     @classmethod
     def of(cls, signature: tuple, facts: Iterable[Fact], arguments: tuple[str, ...], names: Names) -> SpecKey:
-        parts: dict[str, list[Fact]] = {"size_one": [], "broadcast": [], "branches": []}
+        parts: dict[Part, list[Fact]] = {part: [] for part in Part}
         for fact in sorted(facts, key=lambda f: (len(f.test.code), f.test.code)):
-            parts[_part(fact.test)].append(fact)
-        return cls(signature, **{k: tuple(v) for k, v in parts.items()}, arguments=arguments, names=names)
+            parts[symbols.part(fact.test)].append(fact)
+        by_part = {part.name.lower(): tuple(facts) for part, facts in parts.items()}
+        return cls(signature, **by_part, arguments=arguments, names=names)
 
     @property
     def facts(self) -> tuple[Fact, ...]:
@@ -105,18 +112,20 @@ class SpecKey:
         return "\n".join(lines)
 
 
-def _part(test: symbols.Expr) -> str:
-    if test.op == "eq0":
-        terms = test.args[0]
-        if isinstance(terms, symbols.Expr) and terms.op == "poly":
-            monomials = dict(terms.args)
-            sizes = [m for m in monomials if len(m) == 1 and m[0].op == "size"]
-            if len(sizes) == len([m for m in monomials if m]):
-                if len(sizes) == 1 and monomials.get(()) == -1 and abs(monomials[sizes[0]]) == 1:
-                    return "size_one"
-                if len(sizes) == 2 and () not in monomials and sum(monomials.values()) == 0:
-                    return "broadcast"
-    return "branches"
+def names_of_parameters(fn: Any, args: tuple, kwargs: dict) -> dict[Path, str]:
+    """The user's names of the arguments that were passed."""
+    function = getattr(fn, "forward", fn)
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):
+        parameters = []
+    names: dict[Path, str] = {("item", ("kwargs",), k): k for k in kwargs}
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    rest = next((p.name for p in parameters if p.kind is p.VAR_POSITIONAL), "args")
+    for i in range(len(args)):
+        names["item", ("args",), i] = positional[i].name if i < len(positional) else f"{rest}[{i - len(positional)}]"
+    names["fn",] = "self" if hasattr(fn, "forward") else getattr(fn, "__name__", "fn")
+    return names
 
 
 def path_text(path: tuple, parameters: Mapping[tuple, str]) -> str:

@@ -11,8 +11,9 @@ from typing import Any, Union
 
 import attrs
 
-from speckey.compiler import Entry, names_of_parameters
+from speckey.compiler import Entry
 from speckey.guards import Path
+from speckey.key import names_of_parameters
 from speckey.recorder import Fact
 from speckey.signature import Question
 from speckey.table import Node
@@ -31,7 +32,6 @@ class Condition:
 class Leaf:
     """An entry, which serves the calls that get here."""
 
-    number: int
     entry: Entry
 
 
@@ -66,21 +66,19 @@ Step = Union[Condition, Leaf, Fork]  # noqa: UP007  (Python 3.10 evaluates this)
 LADDER = "the first of these that holds"
 _SHORTEST_LADDER = 3
 _MOST_GUARDS = 3  # that tell entries apart, and are told
-_OTHERWISE = "otherwise"
-_NOT_ASKED = "whatever the answer"
+OTHERWISE = "otherwise"  # entries that did not ask, tried where the answer leads nowhere
 # Questions of the signature that are worth telling although all calls that get there answer the same.
 _TELLING = frozenset(["value", "bits", "dtype", "rank", "summary"])
 
 
 def outline(root: Node, entries: Sequence[Entry], fn: Any) -> tuple[Step, ...]:
-    """The tree below ``root``; ``entries`` are numbered from 1 in their order."""
+    """The tree below ``root``, in which these entries are."""
     return _Outline(entries, fn).steps(root)
 
 
 class _Outline:
     def __init__(self, entries: Sequence[Entry], fn: Any) -> None:
         self.fn = fn
-        self.numbers = {id(entry): number for number, entry in enumerate(entries, 1)}
         self.facts = {id(e): {fact.test: fact for fact in e.facts} for e in entries}
         self.names = _names(entries, fn)
         common = [set(map(repr, (question for question, _ in e.answers))) for e in entries]
@@ -137,7 +135,7 @@ class _Outline:
         children = sorted(node.children.items(), key=lambda c: labels[c[0]] == "no")  # yes comes first
         branches = [Branch(labels[answer], self.steps(child)) for answer, child in children]
         if node.rest is not None:
-            branches.append(Branch(_NOT_ASKED, self.steps(node.rest)))
+            branches.append(Branch(OTHERWISE, self.steps(node.rest)))
         return _as_ladder(Fork(text, tuple(branches), where))
 
     def entries_here(self, node: Node) -> Iterator[Step]:
@@ -160,7 +158,7 @@ class _Outline:
     def told_apart_by_guards(self, entries: Sequence[Entry]) -> Step:
         """Entries whose facts are the same, by what differs between them."""
         if len(entries) == 1:
-            return Leaf(self.numbers[id(entries[0])], entries[0])
+            return Leaf(entries[0])
         return Fork("values from outside the arguments", tuple(self.by_guards(entries)))
 
     def by_guards(self, entries: Sequence[Entry]) -> Iterator[Branch]:
@@ -170,7 +168,7 @@ class _Outline:
             guards = [entry.guards[p] for p in differing if p in entry.guards][:_MOST_GUARDS]
             label = ", ".join(f"{guard_name(g, self.names, self.fn)} {guard_answer(g)}" for g in guards)
             where = guards[0].where if guards else ""
-            yield Branch(label or _OTHERWISE, (Leaf(self.numbers[id(entry)], entry),), where)
+            yield Branch(label or OTHERWISE, (Leaf(entry),), where)
 
 
 def _frozen(entry: Entry, path: Path) -> str:
@@ -204,7 +202,7 @@ def _as_ladder(fork: Fork) -> Fork:
         rungs.append(attrs.evolve(rung[0], before=before))
         *conditions, last = rung[1]
         if not isinstance(last, Fork) or not all(isinstance(c, Condition) for c in conditions):
-            rungs.append(Branch(_OTHERWISE, rung[1]))
+            rungs.append(Branch(OTHERWISE, rung[1]))
             break
         before, step = tuple(conditions), last  # type: ignore[assignment]
         if last.text == LADDER:
@@ -215,11 +213,9 @@ def _as_ladder(fork: Fork) -> Fork:
 
 def _rung(fork: Fork) -> tuple[Branch, tuple[Step, ...]] | None:
     """The way out of a question with two answers, and where the other answer leads; None for other forks."""
-    if [b.label for b in fork.branches] != ["yes", "no"]:
+    if len(fork.branches) != 2 or not {b.label for b in fork.branches} <= {"yes", "no", OTHERWISE}:
         return None
-    yes, no = fork.branches
-    if not any(isinstance(step, Fork) for step in yes.steps):
-        return Branch(fork.text, yes.steps, fork.where), no.steps
-    if not any(isinstance(step, Fork) for step in no.steps):
-        return Branch(f"not {fork.text}", no.steps, fork.where), yes.steps
+    for out, on in (fork.branches, fork.branches[::-1]):
+        if out.label != OTHERWISE and not any(isinstance(step, Fork) for step in out.steps):
+            return Branch(fork.text if out.label == "yes" else f"not {fork.text}", out.steps, fork.where), on.steps
     return None

@@ -30,6 +30,9 @@ class Fact:
     asked: tuple[str, bool] | None = attrs.field(default=None, eq=False)
 
 
+_FEW = 40  # facts that are each compared with all others
+
+
 class Inconsistent(Exception):
     """A recorded outcome contradicts what the sizes say: this tracing cannot be trusted."""
 
@@ -66,6 +69,30 @@ class Recorder:
     def simplify(self, expr: Value) -> Value:
         """The same value, given the facts so far."""
         return self._knowledge.simplify(expr)
+
+    def settle(self) -> None:
+        """Drop the facts that the others imply, whichever were recorded first; the simplest stay."""
+        by_weight = sorted(self.facts, key=lambda f: (symbols.part(f.test), len(f.test.code)))
+        kept: list[Fact] = []
+        knowledge = symbols.Knowledge()
+        for fact in by_weight:
+            if knowledge.simplify(fact.test) != fact.outcome:
+                kept.append(fact)
+                knowledge.learn(fact.test, fact.outcome)
+        if len(kept) <= _FEW:
+            for fact in reversed(list(kept)):
+                others = symbols.Knowledge()
+                for other in kept:
+                    if other is not fact:
+                        others.learn(other.test, other.outcome)
+                if others.simplify(fact.test) == fact.outcome:
+                    kept.remove(fact)
+        stay = set(map(id, kept))
+        self.facts = [fact for fact in self.facts if id(fact) in stay]
+
+    def bounds(self, expr: Value) -> tuple[float, float]:
+        """Lower and upper bound of an integer expression, given the facts so far."""
+        return symbols.bounds(self.simplify(expr), self._knowledge)
 
     def _record(self, expr: Value, outcome: object, where: str, asked: str = "") -> None:
         if not isinstance(expr, Expr):

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import attrs
 
-from speckey.cache import table_of
 from speckey.codegen import source_of
 from speckey.compiler import Entry
+from speckey.dispatch import table_of
 from speckey.fixed import FixedSize, fixed_sizes
 from speckey.html import page
 from speckey.outline import Step, outline
@@ -31,7 +32,7 @@ class Report:
 
     Attributes:
         name: of the compiled function, or of the module's class.
-        entries: oldest first; the text calls them [1], [2], ...
+        entries: oldest first; the text calls them by their numbers: [1], [2], ...
         hits: calls that were served without compiling.
         misses: calls that were compiled for.
         retraces: why calls were compiled after the first, oldest first.
@@ -73,7 +74,7 @@ class Report:
                 yield "How a call finds its entry", _aligned((str(row), row.where) for row in rows(self.tree))
         for title, lines in (
             ("Arguments of single entries", _own_arguments(self.entries)),
-            ("Sizes that are fixed", _aligned(_fixed_lines(self.fixed))),
+            ("Sizes that are fixed", _aligned(_fixed_lines(self.entries, self.fixed))),
             ("Entries that are not free in all sizes", _reasons(self.entries)),
             ("Why calls were compiled again", _retrace_lines(self.retraces)),
         ):
@@ -122,10 +123,10 @@ def explain(jfn: Any, *, code: bool = False) -> Report:
     return report
 
 
-def describe_entry(number: int, entry: Entry) -> list[str]:
+def describe_entry(entry: Entry) -> list[str]:
     """Lines of text: how often it was used, what it depends on, and the line that asked for each fact."""
-    head = f"[{number}] {entry.kind}, {_count(entry.hits, 'hit', 'hits')}, compiled in {entry.compile_seconds:.1f} s"
-    lines = [head]
+    hits = _count(entry.hits, "hit", "hits")
+    lines = [f"[{entry.number}] {entry.kind}, {hits}, compiled in {entry.compile_seconds:.1f} s"]
     if entry.reason:
         lines.append(f"    because:    {entry.reason}")
     if entry.kind == "exact":
@@ -152,48 +153,54 @@ def _common_arguments(entries: Sequence[Entry]) -> list[str]:
 def _own_arguments(entries: Sequence[Entry]) -> list[str]:
     common = _common_arguments(entries) if entries else []
     numbers: dict[str, list[int]] = {}
-    for number, entry in enumerate(entries, 1):
+    for entry in entries:
         own = "; ".join(a for a in entry.key.arguments if a not in common)
         if own:
-            numbers.setdefault(own, []).append(number)
+            numbers.setdefault(own, []).append(entry.number)
     lines = [f"{_numbered(of)} {own}" for own, of in numbers.items()]
     left = len(lines) - _MOST_ARGUMENTS
     return lines if left <= 1 else [*lines[:_MOST_ARGUMENTS], f"... and {left} more"]
 
 
-def _fixed_lines(fixed: Sequence[Sequence[FixedSize]]) -> Iterator[tuple[str, str]]:
+def _fixed_lines(entries: Sequence[Entry], fixed: Sequence[Sequence[FixedSize]]) -> Iterator[tuple[str, str]]:
     values: dict[tuple[str, str], dict[int, list[int]]] = {}
-    for number, sizes in enumerate(fixed, 1):
+    for entry, sizes in zip(entries, fixed, strict=True):
         for size in sizes:
-            values.setdefault((size.name, size.where), {}).setdefault(size.size, []).append(number)
+            values.setdefault((size.name, size.where), {}).setdefault(size.size, []).append(entry.number)
     for (name, where), numbers in values.items():
-        entries = sorted(number for of in numbers.values() for number in of)
-        yield f"{name} is {_listed(numbers)} in {_numbered(entries)}", where
+        of_all = sorted(number for of in numbers.values() for number in of)
+        yield f"{name} is {_listed(numbers)} in {_numbered(of_all)}", where
 
 
 def _reasons(entries: Sequence[Entry]) -> list[str]:
     numbers: dict[tuple[str, str], list[int]] = {}
-    for number, entry in enumerate(entries, 1):
-        if entry.kind == "exact" and any(entry.shapes) or entry.reason:
-            numbers.setdefault((entry.kind, entry.reason), []).append(number)
+    for entry in entries:
+        if (entry.kind == "exact" and any(entry.shapes)) or entry.reason:
+            numbers.setdefault((entry.kind, entry.reason), []).append(entry.number)
     return [f"{_numbered(of)} {kind}: {reason or 'by policy'}" for (kind, reason), of in numbers.items()]
 
 
 def _retrace_lines(retraces: Sequence[Retrace]) -> list[str]:
-    """One line each, and one for many of one cause, or of one line of the program."""
+    """One line each, oldest first, and one for many of one cause, or of one line of the program."""
+    causes = _grouped(retraces, lambda r: (r.subject or r.reason, r.where))
+    of_line = Counter(cause[0].where for cause in causes if not cause[0].is_of_argument)
     lines = []
-    for of in _grouped(retraces, lambda r: r.where if r.subject and not r.is_of_argument else (r.subject or str(r))):
-        causes = _grouped(of, lambda r: r.subject or r.reason)
-        if len(causes) > _MOST_CAUSES:
-            lines.append(f"{of[0].where} asked {len(causes)} questions that came out differently, the first of them:")
-            causes = causes[:1]
-        for cause in causes:
-            lines += [str(r) for r in cause] if len(cause) <= _MOST_ALIKE else [_alike(cause)]
+    for cause in causes:
+        first = cause[0]
+        asked = of_line[first.where]
+        if asked > _MOST_CAUSES:
+            lines += [
+                f"{first.where} asked {asked} questions that came out differently, the first of them:",
+                str(first),
+            ]
+            of_line[first.where] = -1
+        elif asked >= 0:
+            lines += map(str, cause) if len(cause) <= _MOST_ALIKE else [_alike(cause)]
     return lines
 
 
-def _grouped(retraces: Sequence[Retrace], key: Callable[[Retrace], str]) -> list[list[Retrace]]:
-    groups: dict[str, list[Retrace]] = {}
+def _grouped(retraces: Sequence[Retrace], key: Callable[[Retrace], Any]) -> list[list[Retrace]]:
+    groups: dict[Any, list[Retrace]] = {}
     for retrace in retraces:
         groups.setdefault(key(retrace), []).append(retrace)
     return list(groups.values())
@@ -204,7 +211,8 @@ def _alike(retraces: Sequence[Retrace]) -> str:
     if len({(r.was, r.now) for r in retraces}) == 1:
         text = f"{first.reason} ({len(retraces)} times)"
     else:
-        text = f"{first.subject} had another value {len(retraces)} times: {_listed(dict.fromkeys(r.now for r in retraces))}"
+        values = _listed(dict.fromkeys(r.now for r in retraces))
+        text = f"{first.subject} had another value {len(retraces)} times: {values}"
     return text + (f": {first.where}" if first.where else "")
 
 

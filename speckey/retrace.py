@@ -5,16 +5,17 @@ Looked for when a call is compiled, never on a hit.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import attrs
 
 from speckey import symbols
-from speckey.compiler import Entry, names_of_parameters
+from speckey.compiler import Entry
+from speckey.key import names_of_parameters
 from speckey.signature import Description, Question
 from speckey.words import answer_text, definition, guard_difference, guard_name, name_of, question_text
-
 
 _ARGUMENT = "argument of "
 
@@ -24,7 +25,7 @@ class Retrace:
     """One compile after the first.
 
     Attributes:
-        entry: the number of the closest entry, counted from 1.
+        entry: the number of the closest entry (``Entry.number``).
         reason: the first thing that differed, with both values, in the user's names.
         where: the line of the program that looked at it ("model.py:12"), or where the argument stands; empty where
             neither is known.
@@ -81,19 +82,31 @@ def explain_retrace(
     entries: Sequence[Entry], description: Description, fn: Any, args: tuple, kwargs: dict
 ) -> Retrace | None:
     """The closest entry is the one that agrees with the call the longest; None where there is no entry."""
-    best: tuple[int, Difference] | None = None
+    best: tuple[Entry, Difference] | None = None
     call = _Call(description, fn, args, kwargs)
-    for number, entry in enumerate(entries, 1):
+    for entry in entries:
         difference = _first_difference(entry, call)
         if best is None or difference.agreed >= best[1].agreed:
-            best = number, difference
-    return None if best is None else Retrace.of(*best)
+            best = entry, difference
+    return None if best is None else Retrace.of(best[0].number, best[1])
+
+
+def most_frequent(retraces: Sequence[Retrace]) -> str:
+    """What most calls were compiled again for, how often, and the last time; empty where there is nothing to tell."""
+    if not retraces:
+        return ""
+    causes = [(retrace.subject or retrace.reason, retrace.where) for retrace in retraces]
+    cause, times = Counter(causes).most_common(1)[0]
+    last = next(r for r, c in zip(reversed(retraces), reversed(causes), strict=True) if c == cause)
+    return f"{cause[0]} ({times} of {len(retraces)} times; the last time {last})"
 
 
 def _first_difference(entry: Entry, call: _Call) -> Difference:
     description = call.description
-    for agreed, ((question, was), (asked, now)) in enumerate(zip(entry.answers, description.answers, strict=False)):
-        if question != asked or was != now:
+    answers = dict(description.answers)
+    for agreed, (question, was) in enumerate(entry.answers):
+        now = answers.get(question, _NOT_ASKED)
+        if was != now:
             return _in_signature(agreed, question, was, now, call)
     agreed = len(entry.answers)
     if entry.kind == "exact":
@@ -126,11 +139,20 @@ def _first_difference(entry: Entry, call: _Call) -> Difference:
     return Difference(agreed, reason="the entry's program failed")
 
 
+_NOT_ASKED = object()
+
+
 def _in_signature(agreed: int, question: Question, was: Any, now: Any, call: _Call) -> Difference:
     where = ""
     if question.path:
         line = definition(call.fn)
         where = f"{_ARGUMENT}`{name_of(call.fn)}`" + (f", {line}" if line else "")
+    if now is _NOT_ASKED:
+        return Difference(
+            agreed,
+            reason=f"{question_text(question, call.names())} was {answer_text(question, was)}, and is not there now",
+            where=where,
+        )
     passed = None
     if (question.kind, question.path) == ("length", ("args",)):
         names = call.names(max(was, now))

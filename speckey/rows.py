@@ -7,7 +7,7 @@ from typing import Literal
 
 import attrs
 
-from speckey.outline import Branch, Condition, Fork, Leaf, Step
+from speckey.outline import OTHERWISE, Branch, Condition, Fork, Leaf, Step
 
 _FARTHEST = 64  # conditions of one line of the program share a row up to this column
 _AS_ABOVE = "the same facts"
@@ -44,7 +44,7 @@ def leaf_text(leaf: Leaf) -> str:
     """``[3] symbolic, 2 hits, 0.4 s``"""
     entry = leaf.entry
     hits = f"{entry.hits} hit{'' if entry.hits == 1 else 's'}"
-    return f"[{leaf.number}] {entry.kind}, {hits}, {entry.compile_seconds:.1f} s"
+    return f"[{entry.number}] {entry.kind}, {hits}, {entry.compile_seconds:.1f} s"
 
 
 def rows(steps: Iterable[Step], rails: tuple[bool, ...] = ()) -> Iterator[Row]:
@@ -74,7 +74,7 @@ def _conditions(conditions: Sequence[Condition], rails: tuple[bool, ...]) -> Row
 
 
 def _fork(fork: Fork, rails: tuple[bool, ...]) -> Iterator[Row]:
-    is_question = {branch.label for branch in fork.branches} <= {"yes", "no"}
+    is_question = {branch.label for branch in fork.branches} <= {"yes", "no", OTHERWISE}
     yield Row("fork", fork.text + ("?" if is_question else ":"), rails, where=fork.where)
     previous: tuple[Step, ...] = ()
     for branch in fork.branches:

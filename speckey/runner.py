@@ -27,6 +27,7 @@ class Owner(Protocol):
     jfn: Any
     fn: Any
     last: Any
+    tick: Callable[[], int]
 
     def recover(self, entry: Any, error: Exception, args: tuple, kwargs: dict) -> Any: ...
 
@@ -45,7 +46,7 @@ def compile_run(
     program: Program = entry.program
     code = PathCode(indent=2)
     constants = code.constants
-    constants.update(MISS=MISS, fn=owner.fn, jfn=owner.jfn, owner=owner, entry=entry)
+    constants.update(MISS=MISS, fn=owner.fn, jfn=owner.jfn, owner=owner, entry=entry, tick=owner.tick)
     constants.update(alias_groups=alias_groups, recover=owner.recover)
     used = _tensors_of_module(owner.jfn, guards)
     if entry.aliases is not None and description.paths:
@@ -60,6 +61,7 @@ def compile_run(
     code.indent = 1
     code.write("except Exception: return MISS")  # a path that is gone, a check of thunder's that fails
     code.write("entry.hits += 1")
+    code.write("entry.used = tick()")
     code.write("owner.last = entry")
     code.write("try:")
     code.indent = 2
@@ -178,8 +180,7 @@ def _computation(
         code.constants["compute"] = thunder_hooks.bare(compiled.computation_fn)
     if needs_no_grad:
         code.constants["set_grad_enabled"] = torch_private.set_grad_enabled()
-        code.write("set_grad_enabled(False)")
-        code.write(f"try: r = compute({given})")
+        code.write(f"try: set_grad_enabled(False); r = compute({given})")  # an interrupt may come in between
         code.write("finally: set_grad_enabled(True)")
     else:
         code.write(f"r = compute({given})")

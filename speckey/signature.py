@@ -15,7 +15,7 @@ import enum
 import struct
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
@@ -122,7 +122,7 @@ def tensor_details(tensor: torch.Tensor) -> tuple:
 def _shape(tensor: torch.Tensor) -> object:
     try:
         return tuple(int(n) for n in tensor.shape)
-    except (RuntimeError, TypeError):  # nested tensors have no one shape
+    except (RuntimeError, TypeError, AttributeError):  # nested tensors have no one shape
         return Identity(tensor)
 
 
@@ -205,6 +205,8 @@ class Description:
         answers: the questions that were asked, with their answers.
         tensors: in the order in which they were met.
         paths: how each of ``tensors`` is found in the arguments.
+        numbers: the ints and floats among the arguments, in the order in which they were met.
+        number_paths: how each of ``numbers`` is found in the arguments.
         structured: the paths of all that the signature covers.
         cacheable: False for arguments that change by being used, such as generators.
     """
@@ -212,6 +214,8 @@ class Description:
     answers: list[tuple[Question, object]] = attrs.field(factory=list)
     tensors: list[torch.Tensor] = attrs.field(factory=list)
     paths: list[Path] = attrs.field(factory=list)
+    numbers: list[int | float] = attrs.field(factory=list)
+    number_paths: list[Path] = attrs.field(factory=list)
     structured: set[Path] = attrs.field(factory=set)
     cacheable: bool = True
 
@@ -220,13 +224,27 @@ class Description:
         """Equal for two calls when all answers are."""
         return tuple([answer for _, answer in self.answers])
 
+    def answers_without(self, numbers: Collection[int]) -> list[tuple[Question, object]]:
+        """The answers but for those about the values of some ``numbers``, given by their positions."""
+        paths = {self.number_paths[i] for i in numbers}
+        return [
+            (question, answer)
+            for question, answer in self.answers
+            if question.kind not in ("value", "bits") or question.path not in paths
+        ]
+
+    def structure(self) -> tuple:
+        """Equal for two calls that differ in sizes and numbers only."""
+        return tuple([answer for _, answer in self.answers_without(range(len(self.numbers)))])
+
     def answer(self, kind: str) -> Any:
         """The answer to the first question of this kind."""
         return next(answer for question, answer in self.answers if question.kind == kind)
 
-    def sizes(self) -> dict[str, int]:
-        """The size of every dimension by its name in expressions (``s{tensor}_{dim}``)."""
-        return {f"s{i}_{d}": int(n) for i, t in enumerate(self.tensors) for d, n in enumerate(t.shape)}
+    def sizes(self) -> dict[str, int | float]:
+        """Sizes and numbers by their names in expressions (``s{tensor}_{dim}`` and ``n{number}``)."""
+        sizes = {f"s{i}_{d}": int(n) for i, t in enumerate(self.tensors) for d, n in enumerate(t.shape)}
+        return {**sizes, **{f"n{i}": n for i, n in enumerate(self.numbers)}}
 
     def shapes(self) -> tuple[tuple[int, ...], ...]:
         return tuple(tuple(t.shape) for t in self.tensors)
@@ -241,7 +259,9 @@ def describe(args: tuple, kwargs: dict[str, Any], fn: Any = None) -> Description
         walk.ask("no grad sync", fn, ("fn",))
     walk.items(args, ("args",))
     walk.mapping(kwargs, ("kwargs",))
-    return Description(walk.answers, walk.tensors, walk.paths, walk.structured, walk.cacheable)
+    return Description(
+        walk.answers, walk.tensors, walk.paths, walk.numbers, walk.number_paths, walk.structured, walk.cacheable
+    )
 
 
 _CONSTANT_TYPES = (
@@ -259,6 +279,8 @@ class _Walk:
         self.answers: list[tuple[Question, object]] = []
         self.tensors: list[torch.Tensor] = []
         self.paths: list[Path] = []
+        self.numbers: list[int | float] = []
+        self.number_paths: list[Path] = []
         self.structured: set[Path] = set()
         self.cacheable = True
         self._met: list[tuple[Path, object]] = []  # containers on the way, to tell shared from equal ones
@@ -275,10 +297,11 @@ class _Walk:
             self.tensor(value, path)
         elif value is None or value is Ellipsis:
             pass
-        elif kind in (bool, int, str, bytes):
-            self.ask("value", value, path)
-        elif kind in (float, complex):
-            self.ask("bits", value, path)
+        elif kind in (bool, int, str, bytes, float, complex):
+            self.ask("bits" if kind in (float, complex) else "value", value, path)
+            if kind is int or kind is float:
+                self.numbers.append(value)
+                self.number_paths.append(path)
         elif isinstance(value, torch.Tensor):
             self.ask("details", value, path)
         elif isinstance(value, (tuple, list, dict)):
@@ -295,7 +318,7 @@ class _Walk:
             self.opaque(value, path)
 
     def container(self, value: Any, kind: type, path: Path) -> None:
-        if not _is_read_as_usual(kind):
+        if not is_read_as_usual(kind):
             self.opaque(value, path)
         elif not self.is_shared(value, path):
             if isinstance(value, dict):
@@ -352,7 +375,7 @@ _READ_AS_USUAL: weakref.WeakKeyDictionary[type, bool] = weakref.WeakKeyDictionar
 _READERS = ("__getitem__", "__iter__", "__len__", "__contains__", "__missing__", "keys", "values", "items", "get")
 
 
-def _is_read_as_usual(kind: type) -> bool:
+def is_read_as_usual(kind: type) -> bool:
     """Whether a subclass of tuple, list or dict gives out its items as they do.
 
     One that does not, or makes up missing ones, is told apart by identity and looked into read by read.

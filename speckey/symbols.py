@@ -11,6 +11,7 @@ predicates are ``p == 0`` and ``p >= 0`` over such polynomials, or their negatio
 
 from __future__ import annotations
 
+import enum
 import functools
 import math
 from collections.abc import Callable, Iterable, Mapping
@@ -60,30 +61,59 @@ def size(tensor: int, dim: int) -> Expr:
     return Expr(f"s{tensor}_{dim}", int, "size", (tensor, dim), 0, INF)
 
 
+NUMBER_LIMIT = 2**31  # integers beyond are not made symbolic
+
+
+def number(index: int, kind: type) -> Expr:
+    """The ``index``-th number among the arguments, an int or a float; ``in_range`` must hold of an int."""
+    if kind is int:
+        return Expr(f"n{index}", int, "number", (index,), -NUMBER_LIMIT, NUMBER_LIMIT - 1)
+    return Expr(f"n{index}", kind, "number", (index,))
+
+
+def is_free_number(value: int | float) -> bool:
+    """Whether a number may be symbolic; not a number (nan) is equal to nothing, so that no fact holds of it."""
+    return -NUMBER_LIMIT <= value < NUMBER_LIMIT
+
+
+def in_range(number: Value) -> Value:
+    """Whether an integer argument lies within the bounds that are taken for granted of it."""
+    if not isinstance(number, Expr):
+        return -NUMBER_LIMIT <= number < NUMBER_LIMIT
+    return Expr(f"{-NUMBER_LIMIT} <= {number.code} < {NUMBER_LIMIT}", bool, "in range", (number,))
+
+
 def kind_of(value: Value) -> type:
     return value.kind if isinstance(value, Expr) else type(value)
 
 
 def sizes_in(value: Value) -> frozenset[tuple[int, int]]:
     """The (tensor, dim) pairs that an expression reads."""
-    return _sizes_in(value) if isinstance(value, Expr) else frozenset()
+    return frozenset(leaf.args for leaf in _leaves(value) if leaf.op == "size")
+
+
+def numbers_in(value: Value) -> frozenset[int]:
+    """Which of the numbers among the arguments an expression reads."""
+    return frozenset(leaf.args[0] for leaf in _leaves(value) if leaf.op == "number")
 
 
 @functools.lru_cache(maxsize=65536)
-def _sizes_in(expr: Expr) -> frozenset[tuple[int, int]]:
-    if expr.op == "size":
-        return frozenset([expr.args])
-    found: set[tuple[int, int]] = set()
-    for child in _children(expr):
-        found |= sizes_in(child)
-    return frozenset(found)
+def _leaves(value: Value) -> frozenset[Expr]:
+    if not isinstance(value, Expr):
+        return frozenset()
+    if value.op in _LEAVES:
+        return frozenset([value])
+    return frozenset().union(*map(_leaves, _children(value)))
+
+
+_LEAVES = ("size", "number")
 
 
 def _children(expr: Expr) -> Iterable[Value]:
     if expr.op == "poly":
         for monomial, _ in expr.args:
             yield from monomial
-    elif expr.op != "size":
+    elif expr.op not in _LEAVES:
         yield from expr.args
 
 
@@ -135,7 +165,7 @@ def _term_code(monomial: Monomial, coefficient: int) -> str:
 
 
 def _is_simple(atom: Expr) -> bool:
-    return atom.op in ("size", "int", "call")
+    return atom.op in ("size", "number", "int", "call", "larger")
 
 
 def _sum_code(items: Iterable[tuple[Monomial, int]]) -> str:
@@ -185,6 +215,7 @@ class Knowledge:
         self._low: dict[Expr, float] = {}
         self._high: dict[Expr, float] = {}
         self._unequal: dict[Expr, set[int]] = {}
+        self._nonnegative: list[Polynomial] = []
         self._outcome: dict[Expr, object] = {}
         self._memo: dict[Expr, Value] = {}
 
@@ -211,7 +242,7 @@ class Knowledge:
             return self._outcome[expr]  # type: ignore[return-value]
         if expr in self._equal:
             return self._equal[expr]
-        if expr.op == "size":
+        if expr.op in _LEAVES:
             return expr
         if expr.op == "poly":
             total: Polynomial = {}
@@ -229,6 +260,12 @@ class Knowledge:
             return self._equal.get(result, result)
         return result
 
+    def is_nonnegative(self, terms: Polynomial) -> bool:
+        """Whether a polynomial is, by its bounds or as one that is and something more."""
+        return bounds(_from_polynomial(terms), self)[0] >= 0 or any(
+            bounds(_from_polynomial(_add(terms, known, -1)), self)[0] >= 0 for known in self._nonnegative
+        )
+
     def learn(self, test: Expr, outcome: object) -> None:
         """Take ``test`` having come out as ``outcome`` for granted from now on."""
         self._memo.clear()
@@ -240,7 +277,9 @@ class Knowledge:
             else:
                 self._learn_nonzero(terms)
         elif test.op == "ge0":
-            single = _single_atom(_polynomial(test.args[0]))
+            terms = _polynomial(test.args[0])
+            self._nonnegative.append(terms if outcome else _add({(): -1}, terms, -1))
+            single = _single_atom(terms)
             if single:
                 atom, constant = single
                 if outcome:
@@ -537,11 +576,10 @@ def rounded(function: str, a: Value) -> Value:
 def _exact_quotient(function: str, a: Value, b: Value) -> Value | None:
     """``ceil(a / b)`` and the like of integers as a floor division.
 
-    The two agree as long as a < 2**52, where a float still tells a / b from the integers next to it;
-    no tensor has as many elements.
+    The two agree as long as a < 2**52, where a float still tells a / b from the integers next to it.
     """
     numerator, divisor = _as_integer(a), _as_integer(b)
-    if numerator is None or not isinstance(divisor, int) or divisor <= 0:
+    if numerator is None or not is_exact_as_float(numerator) or not isinstance(divisor, int) or divisor <= 0:
         return None
     if function == "floor" or (function == "trunc" and bounds(numerator)[0] >= 0):
         return floordiv(numerator, divisor)
@@ -550,15 +588,30 @@ def _exact_quotient(function: str, a: Value, b: Value) -> Value | None:
     return None
 
 
-def _as_integer(value: Value) -> Value | None:
-    """The integer that a number is for certain (``float(n)``, ``2.0``, ``float(8 * n) / 8.0``).
+def is_exact_as_float(integer: Value) -> bool:
+    """Whether an integer expression stays below 2**52, where floats tell integers apart.
 
-    Exact for integers below 2**53, more elements than any tensor has.
+    Sizes and their products do: they count elements of tensors.  What has numbers in it must have bounds.
     """
+    with_numbers = {
+        monomial: coefficient
+        for monomial, coefficient in _polynomial(integer).items()
+        if any(map(numbers_in, monomial))
+    }
+    return max(map(abs, bounds(_from_polynomial(with_numbers)))) < 2**51
+
+
+def _as_integer(value: Value) -> Value | None:
+    """The integer that a number is for certain (``float(n)``, ``2.0``, ``float(8 * n) / 8.0``)."""
     if _is_integer(value):
         return value
     if not isinstance(value, Expr):
         return int(value) if value.is_integer() else None
+    exact = _integer_of_float(value)
+    return exact if exact is not None and is_exact_as_float(exact) else None
+
+
+def _integer_of_float(value: Expr) -> Value | None:
     if value.op == "float_call" and value.args[0] == "float":
         return _as_integer(value.args[1])
     if value.op == "float_op":
@@ -594,6 +647,33 @@ def absolute(a: Value, knowledge: Knowledge = _NOTHING) -> Value:
     return _float_call("abs", a)
 
 
+def maximum(a: Value, b: Value, knowledge: Knowledge = _NOTHING) -> Value:
+    """``max(a, b)`` of integers."""
+    return _larger("max", a, b, knowledge)
+
+
+def minimum(a: Value, b: Value, knowledge: Knowledge = _NOTHING) -> Value:
+    """``min(a, b)`` of integers."""
+    return _larger("min", a, b, knowledge)
+
+
+def _larger(function: str, a: Value, b: Value, knowledge: Knowledge) -> Value:
+    if not (_is_integer(a) and _is_integer(b)):
+        raise Unsupported(f"{function} of floats")
+    low, high = bounds(sub(a, b), knowledge)
+    if low >= 0 or high <= 0:
+        return to_int(a if (low >= 0) == (function == "max") else b)
+    a, b = sorted((to_int(a), to_int(b)), key=lambda v: _operand(v))
+    (a_low, a_high), (b_low, b_high) = bounds(a, knowledge), bounds(b, knowledge)
+    choose = max if function == "max" else min
+    code = f"{function}({_bare(a)}, {_bare(b)})"
+    return Expr(code, int, "larger", (function, a, b), choose(a_low, b_low), choose(a_high, b_high))
+
+
+def _bare(value: Value) -> str:
+    return value.code if isinstance(value, Expr) else repr(value)
+
+
 def _float_op(op: str, a: Value, b: Value) -> Value:
     if not isinstance(a, Expr) and not isinstance(b, Expr):
         raise Unsupported("constants need no expression")
@@ -618,8 +698,26 @@ def _number(value: Value) -> str:
 
 def eq(a: Value, b: Value, knowledge: Knowledge = _NOTHING) -> Value:
     if _is_integer(a) and _is_integer(b):
+        for one, other in ((a, b), (b, a)):
+            if isinstance(one, Expr) and one.op == "larger":
+                simpler = _larger_equals(one, other, knowledge)
+                if simpler is not None:
+                    return simpler
         return _eq0(_add(_polynomial(a), _polynomial(b), -1), knowledge)
     return _compare("==", a, b)
+
+
+def _larger_equals(larger: Expr, value: Value, knowledge: Knowledge) -> Value | None:
+    """``max(1, n) == n`` is ``n >= 1``, and ``max(1, n) == 5`` is ``n == 5``."""
+    function, *operands = larger.args
+    order = ge if function == "max" else le
+    for one, other in (operands, reversed(operands)):
+        if one == value:
+            return order(value, other, knowledge)
+        if not isinstance(one, Expr) and not isinstance(value, Expr):
+            beyond = value > one if function == "max" else value < one
+            return eq(other, value, knowledge) if beyond else False
+    return None
 
 
 def ne(a: Value, b: Value, knowledge: Knowledge = _NOTHING) -> Value:
@@ -655,8 +753,7 @@ def _eq0(terms: Polynomial, knowledge: Knowledge) -> Value:
         return False
     terms = {m: c // common for m, c in terms.items()}
     expr = _from_polynomial(terms)
-    low, high = bounds(expr, knowledge)
-    if low > 0 or high < 0:
+    if any(knowledge.is_nonnegative(_add({(): -1}, terms, sign)) for sign in (1, -1)):  # positive, or negative
         return False
     single = _single_atom(terms)
     if single and -single[1] in knowledge._unequal.get(single[0], ()):
@@ -673,10 +770,9 @@ def _ge0(terms: Polynomial, knowledge: Knowledge) -> Value:
     common = math.gcd(*(c for m, c in terms.items() if m))
     terms = {m: c // common for m, c in terms.items()}  # floors the constant, as integers allow
     terms = {m: c for m, c in terms.items() if c}
-    low, high = bounds(_from_polynomial(terms), knowledge)
-    if low >= 0:
+    if knowledge.is_nonnegative(terms):
         return True
-    if high < 0:
+    if knowledge.is_nonnegative(_add({(): -1}, terms, -1)):
         return False
     if _leading(terms) < 0:
         terms = _add({m: -c for m, c in terms.items()}, {(): 1}, -1)
@@ -748,16 +844,27 @@ _BUILD: Mapping[str, Callable[[Expr, list, Knowledge], Value]] = {
     "%": lambda e, a, k: mod(a[0], a[1], k),
     "int": lambda e, a, k: to_int(a[0]),
     "abs": lambda e, a, k: absolute(a[0], k),
+    "larger": lambda e, a, k: _larger(a[0], a[1], a[2], k),
     "call": lambda e, a, k: rounded(a[0], a[1]) if isinstance(a[1], Expr) else _constant(e, a),
     "float_op": lambda e, a, k: _float_op(*a) if _any_expr(a) else _constant(e, a),
     "float_call": lambda e, a, k: _float_call(*a) if _any_expr(a) else _constant(e, a),
     "compare": lambda e, a, k: _compare(*a) if _any_expr(a) else _constant(e, a),
-    "eq0": lambda e, a, k: eq(a[0], 0, k),
+    "eq0": lambda e, a, k: _rebuilt_eq0(a[0], k),
     "ge0": lambda e, a, k: ge(a[0], 0, k),
+    "in range": lambda e, a, k: in_range(a[0]),
     "not": lambda e, a, k: not_(a[0]),
     "and": lambda e, a, k: and_(a[0], a[1]),
     "xor": lambda e, a, k: xor(a[0], a[1]),
 }
+
+
+def _rebuilt_eq0(value: Value, knowledge: Knowledge) -> Value:
+    """``value == 0``, with what ``eq`` knows of its two sides."""
+    for monomial, coefficient in _polynomial(value).items():
+        if len(monomial) == 1 and monomial[0].op == "larger" and abs(coefficient) == 1:
+            rest = mul(-coefficient, sub(value, mul(coefficient, monomial[0])))
+            return eq(monomial[0], rest, knowledge)
+    return eq(value, 0, knowledge)
 
 
 def _any_expr(args: list) -> bool:
@@ -829,6 +936,27 @@ def canonical_or_same(value: Value, outcome: object) -> list[tuple[Value, object
     return [(value, outcome)]
 
 
+class Part(enum.IntEnum):
+    """The part of a key that a fact belongs to."""
+
+    SIZE_ONE = 0
+    BROADCAST = 1
+    BRANCHES = 2
+
+
+def part(test: Expr) -> Part:
+    """Which part of the key a canonical test belongs to: ``n == 1``, ``n == m`` of two sizes, or any other."""
+    if test.op == "eq0":
+        terms = _polynomial(test.args[0])
+        sizes = [m for m in terms if len(m) == 1 and m[0].op == "size"]
+        if len(sizes) == len([m for m in terms if m]):
+            if len(sizes) == 1 and terms.get(()) == -1 and abs(terms[sizes[0]]) == 1:
+                return Part.SIZE_ONE
+            if len(sizes) == 2 and () not in terms and sum(terms.values()) == 0:
+                return Part.BROADCAST
+    return Part.BRANCHES
+
+
 # -- evaluation ------------------------------------------------------------------------------------
 
 
@@ -844,6 +972,8 @@ _GLOBALS = {
     "float": float,
     "abs": abs,
     "round": round,
+    "max": max,
+    "min": min,
 }
 
 

@@ -12,7 +12,7 @@ told of changes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Generic, Protocol, TypeVar
 
 
@@ -143,6 +143,15 @@ class Tree(Generic[E]):
         for above, _ in path:
             _stale(above.unit)
         return True
+
+    def rebuild(self, entries: Iterable[E]) -> None:
+        """Be the tree of these entries, whatever state it is in."""
+        unit = self.root.unit
+        self.root.__init__()  # type: ignore[misc]  (its unit is known to callers)
+        self.root.unit = unit
+        for entry in entries:
+            self.insert(entry)
+        _stale(unit)
 
     def find(self, ask: Callable[[Hashable], Hashable], shapes: Hashable, accept: Callable[[E], R | None]) -> R | None:
         """What ``accept`` makes of the first entry that fits and that it does not turn down.

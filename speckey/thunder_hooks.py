@@ -14,6 +14,8 @@ import copy
 import functools
 import inspect
 import itertools
+import keyword
+import math
 import operator
 import os
 import sys
@@ -27,11 +29,12 @@ from typing import Any, Protocol
 import attrs
 import torch
 
-from speckey import symbols
+from speckey import from_sympy, symbols
 from speckey.guards import HEAP_TYPE, Box, Path, is_library_name
 from speckey.recorder import Recorder
 from speckey.symbols import Expr, Unsupported, Value
 from speckey.thunder_import import thunder
+from speckey.torch_private import FakeSizes
 
 from thunder.core import (
     baseutils,
@@ -56,11 +59,14 @@ from thunder.core.trace import _tracectx, get_tracectx
 from thunder.executors.torch_autograd import connect_to_autograd
 
 __all__ = [
+    "OUT_OF_MEMORY",
     "Program",
     "Tracing",
     "attach_backward",
     "bare",
+    "cache_option",
     "compile_program",
+    "copied_state",
     "current_trace",
     "epilogue_for",
     "follow",
@@ -69,8 +75,10 @@ __all__ = [
     "list_entry",
     "name_cache_option",
     "no_grad_sync",
+    "original_add_transform",
     "original_compile",
     "original_jit",
+    "parameters_of",
     "read_prologue",
     "recipe_with_options",
     "replace_entry_points",
@@ -79,6 +87,8 @@ __all__ = [
     "run_prologue",
     "take_over",
     "taken_from",
+    "unlist_entry",
+    "writes_attributes",
 ]
 
 
@@ -97,11 +107,15 @@ class Tracing:
     symbolic: bool  # False: sizes are plain numbers, only reads from outside are recorded
     tensors: Mapping[Path, int]  # where the tensors whose sizes may be free are found -> their position
     free: frozenset[tuple[int, int]]  # (tensor, dimension) of the sizes that are
+    numbers: Mapping[Path, int]  # where the numbers that are free are found -> their position
     structured: frozenset[Path]  # what the signature covers
+    identified: frozenset[Path]  # what it tells apart by identity, weakly: a guard would keep it alive
     values: list[torch.Tensor]
     silent: int = 0  # > 0 while a known reader computes
     transforming: bool = False  # the program is traced, and is being transformed for execution
     exceptions: list[str] = attrs.field(factory=list)
+    fakes: list[FakeSizes] = attrs.field(factory=list)  # given to fake kernels whose assumptions are not facts yet
+    plain_fakes: bool = False  # fake kernels get plain sizes
 
     @contextlib.contextmanager
     def computing(self) -> Iterator[None]:
@@ -258,6 +272,8 @@ class _NumberValue:
             return value
         if code is _TRUTH:
             tracing.recorder.truth(expr, value, _where(), number.__dict__.get(_ASKED, ""))
+        elif expr.kind is float and symbols.numbers_in(expr):
+            raise Unsafe("the value of a float is read")  # 0.0 equals -0.0, and nan nothing: no fact tells them apart
         else:
             tracing.recorder.value(expr, value, _where())
         return value
@@ -388,7 +404,7 @@ def _call_symbol(self, *args, **kwargs):
         return _symbol_call(self, *args, **kwargs)
     build = _NUMBER_OPERATIONS.get(self.id)
     if build is None or kwargs or not any(_is_symbolic(a) for a in args):
-        return _constant(tracing, _symbol_call(self, *args, **kwargs))
+        return _constant(tracing, _call_with_fakes(tracing, self, args, kwargs))
     converts = self.id is _P.CONVERT_ELEMENT_TYPE
     exprs = [a if converts and i else _expr(a) for i, a in enumerate(args)]
     if any(e is None for e in exprs):
@@ -409,6 +425,101 @@ def _call_symbol(self, *args, **kwargs):
     if self.id in _COMPARISONS:
         result.__dict__[_ASKED] = f" {_COMPARISONS[self.id]} ".join(map(str, exprs))
     return result
+
+
+def _call_with_fakes(tracing: Tracing, sym: Any, args: tuple, kwargs: dict) -> Any:
+    """Call a symbol whose meta function may be torch's kernel for fake tensors.
+
+    Those run on torch's symbolic sizes, and what they assume of them becomes facts; where they cannot,
+    or where it has no word, on plain sizes, whose values are facts.
+    """
+    before, scopes = len(tracing.fakes), list(get_tracectx().scopes)
+    try:
+        result = _symbol_call(sym, *args, **kwargs)
+        if len(tracing.fakes) > before:
+            assumed = [
+                from_sympy.value_of(relation, fakes.names)
+                for fakes in tracing.fakes[before:]
+                for relation in fakes.assumed()
+            ]
+            for relation in assumed:
+                tracing.recorder.truth(relation, True, _where())
+        return result
+    except Exception:
+        if len(tracing.fakes) == before:
+            raise
+        get_tracectx().scopes[:] = scopes
+        tracing.plain_fakes = True
+        try:
+            return _symbol_call(sym, *args, **kwargs)
+        finally:
+            tracing.plain_fakes = False
+    finally:
+        del tracing.fakes[before:]
+
+
+_fake_argument = thunder.torch._get_fake_arg
+_from_fake = thunder.torch._fake_type_to_thunder
+
+
+def _symbolic_fake_argument(value: Any) -> Any:
+    tracing = _symbolic_tracing()
+    if tracing is None or tracing.plain_fakes:
+        return _fake_argument(value)
+    symbolic = [value] if isinstance(value, NumberProxy) else getattr(value, "_shape", ())
+    if not any(_is_symbolic(n) and symbols.kind_of(_expr(n)) is int for n in symbolic):
+        return _fake_argument(value)
+    sizes = FakeSizes.current()
+    if sizes is None:
+        return _fake_argument(value)
+    if all(s is not sizes for s in tracing.fakes):
+        tracing.fakes.append(sizes)
+    if isinstance(value, NumberProxy):
+        return _fake_number(tracing, sizes, value)
+    return torch.empty(
+        [_fake_number(tracing, sizes, n) for n in symbolic],
+        dtype=thunder.dtypes.to_torch_dtype(value.dtype),
+        requires_grad=value.requires_grad,
+        device=thunder.devices.to_torch_device(value.device),
+    )
+
+
+def _fake_number(tracing: Tracing, sizes: FakeSizes, number: Any) -> Any:
+    if not _is_symbolic(number) or symbols.kind_of(_expr(number)) is not int:
+        return _concrete(number)
+    expr = tracing.recorder.simplify(_expr(number))
+    if not isinstance(expr, Expr):
+        return expr
+    return sizes.size(expr, number.__dict__["value"], *tracing.recorder.bounds(expr))
+
+
+def _thunder_of_fake(value: Any) -> Any:
+    tracing = _symbolic_tracing()
+    if tracing is None or tracing.plain_fakes:
+        return _from_fake(value)
+    if isinstance(value, torch.SymInt):
+        return _number_of_fake(tracing, value)
+    if isinstance(value, torch.Tensor) and any(isinstance(n, torch.SymInt) for n in value.shape):
+        return TensorProxy(
+            shape=tuple(_number_of_fake(tracing, n) for n in value.shape),
+            device=thunder.devices.to_device(value.device),
+            dtype=thunder.dtypes.to_dtype(value.dtype),
+            requires_grad=value.requires_grad,
+        )
+    return _from_fake(value)
+
+
+def _number_of_fake(tracing: Tracing, number: Any) -> Any:
+    """The trace has no name for it yet: it gets one where the program asks for the size."""
+    if not isinstance(number, torch.SymInt):
+        return number
+    sizes = FakeSizes.of(number)
+    expr = tracing.recorder.simplify(from_sympy.value_of(sizes.term(number), sizes.names))
+    if not isinstance(expr, Expr):
+        return expr
+    proxy = proxies.IntegerProxy(value=sizes.hint(number))
+    proxy.__dict__[_EXPR] = expr
+    return proxy
 
 
 def _constant(tracing: Tracing, result: object) -> object:
@@ -473,7 +584,7 @@ def _elementwise_binary(a, b, name, fn, type_promotion_kind=None):
             return _AS_PYTHON_HAS_IT[name](_as_int(a), _as_int(b))
         if name == "pow" and integers and type(b) is int and 0 <= b <= 8:
             return prims.pow(_as_int(a), b)
-        if name == "true_divide" and integers:
+        if name == "true_divide" and integers and all(map(symbols.is_exact_as_float, (ea, eb))):
             return _quotient(tracing, a, b)
         if name in _BINARY_METHODS and (method := langctxs.resolve_method(name, a, b)) is not None:
             return method(a, b)
@@ -501,7 +612,7 @@ def _rounded(number: NumberProxy, name: str):
     thunder has no executor for ``ceil`` of a number; integers below 2**52 give the same result.
     """
     a, b = number.__dict__.get(_QUOTIENT, (None, None))
-    if a is None or not isinstance(b, int) or b <= 0:
+    if a is None or not isinstance(b, int) or b <= 0 or not symbols.is_exact_as_float(_expr(a)):
         return None
     a = _as_int(a)
     if name == "ceil":
@@ -606,6 +717,23 @@ def _number_attribute(self, name: str):
     raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
 
 
+class _Numel(int):
+    """thunder has it as a property, torch as a method."""
+
+    def __call__(self) -> int:
+        return int(self)
+
+
+_tensor_attribute = TensorProxy.__getattr__
+
+
+def _tensor_attribute_(self, name: str):
+    """``numel`` where nothing is traced: the passes of data parallel training sort by it."""
+    if name == "numel" and _symbolic_tracing() is not None and get_tracectx() is None:
+        return _Numel(math.prod(map(_concrete, self._shape)))
+    return _tensor_attribute(self, name)
+
+
 def _by_value(name: str) -> Callable:
     """An operator that number proxies do not implement, on the concrete numbers."""
 
@@ -685,7 +813,7 @@ def _read_path(obj: WrappedValue, kind: str, key: object) -> Path | None:
         if source is not None and source.ext_flag & jit_ext.EXT_FLAG_IS_MODULE:
             path = ("attr", above[1], key)  # as thunder's prologue has it; mostly read both ways
     tracing = _tracing.get()
-    if tracing is None or path in tracing.structured:
+    if tracing is None or path in tracing.structured or path in tracing.identified:
         return None
     if above in tracing.structured and (kind == "item" or not has_python_class(obj.value)):
         return None
@@ -815,8 +943,18 @@ class _RecordingJitCtx(_Base):
                 return self._with_free_sizes(tracing, value, index)
             if path is not None and path not in tracing.structured:
                 tracing.recorder.read_tensor(path, tensor, _where)
+        elif tracing.symbolic and path in tracing.numbers and type(tensor) in (int, float):
+            return self._free_number(tracing, value, tracing.numbers[path])
         with _constant_values():
             return super().proxify(value)
+
+    def _free_number(self, tracing: Tracing, value: WrappedValue, index: int) -> Any:
+        expr = symbols.number(index, type(value.value))
+        if expr.kind is int:
+            tracing.recorder.truth(symbols.in_range(expr), True)
+        proxy = super().proxify(value)
+        proxy.__dict__[_EXPR] = expr
+        return proxy
 
     def _with_free_sizes(self, tracing: Tracing, value: WrappedValue, index: int) -> Any:
         sizes = value.value.shape
@@ -1193,8 +1331,24 @@ def _write_number(self, v, val, allow_duplicates=True):
         _write(self, v, val, allow_duplicates)
 
 
+_unpack_attr_printer = prims.unpack_attr.python_printer
+
+
+def _print_attribute(operation, out, arguments, keywords):
+    """thunder writes any name behind a dot: that of another attribute, or what is no name, would be code."""
+    line = _unpack_attr_printer(operation, out, arguments, keywords)
+    name = str(arguments[1])
+    if name.isascii() and name.isidentifier() and not keyword.iskeyword(name):
+        return line
+    result, _, parent = line.removesuffix(f".{name}").rpartition(" = ")
+    return f"{result} = getattr({parent}, {name!a})"
+
+
 def _install() -> None:
+    object.__setattr__(prims.unpack_attr, "python_printer", _print_attribute)  # (frozen)
     utils.same_shape = _same_shape
+    thunder.torch._get_fake_arg = _symbolic_fake_argument
+    thunder.torch._fake_type_to_thunder = _thunder_of_fake
     transforms.register_grad(_P.SLICE, _slice_grad_of_sizes)
     _Processor.add_to_swap_map = _swap_number
     _Processor.write = _write_number
@@ -1212,7 +1366,8 @@ def _install() -> None:
     NumberProxy.__str__ = _number_text
     NumberProxy.__format__ = _number_format
     NumberProxy.__getattr__ = _number_attribute
-    new = [_number_text, _number_format, _number_attribute]
+    TensorProxy.__getattr__ = _tensor_attribute_
+    new = [_number_text, _number_format, _number_attribute, _tensor_attribute_]
     for name in ("__lshift__", "__rlshift__", "__rshift__", "__rrshift__"):
         setattr(NumberProxy, name, _by_value(name))
         new.append(getattr(NumberProxy, name))
@@ -1280,12 +1435,13 @@ def compile_program(
 
     token = thunder._cache_info_ctx.set(_CoveredBySignature(info))
     try:
-        with langctxs.langctx(data.langctx), _watch(tracing):
+        with langctxs.langctx(data.langctx), _watch(tracing), _transforms_as_before(jfn):
             if isinstance(fn, FunctionType):
                 tracing.recorder.read(("fn",), None, fn)
-            prologue, computation, epilogue = shared_data.acquire_initial_trace(
-                fn, args, kwargs, data, stats, data.executors_list[0]
-            )
+            with _interrupts_as_they_are():
+                prologue, computation, epilogue = shared_data.acquire_initial_trace(
+                    fn, args, kwargs, data, stats, data.executors_list[0]
+                )
             grad_enabled_after = data.is_grad_enabled
             if tracing.symbolic and tracing.exceptions:
                 raise Unsafe(f"the program caught {', '.join(sorted(set(tracing.exceptions)))}")
@@ -1313,6 +1469,35 @@ def compile_program(
         thunder._cache_info_ctx.reset(token)
     changed = grad_enabled_after != torch.is_grad_enabled()
     return Program(entry, mutates, in_place, grad_enabled_after if changed else None, reusable)
+
+
+@contextlib.contextmanager
+def _transforms_as_before(jfn: Any) -> Iterator[None]:
+    """Transforms take notes from one trace to the next, which an attempt that fails would leave behind."""
+    before = [(transform, dict(vars(transform))) for transform in jfn._lc_transforms if hasattr(transform, "__dict__")]
+    try:
+        yield
+    except BaseException:
+        for transform, attributes in before:
+            vars(transform).clear()
+            vars(transform).update(attributes)
+        raise
+
+
+# They say nothing about the program: it is not compiled in another way because of them.
+OUT_OF_MEMORY = (MemoryError, torch.OutOfMemoryError)
+
+
+@contextlib.contextmanager
+def _interrupts_as_they_are() -> Iterator[None]:
+    """thunder's interpreter makes an ordinary error of whatever ends it, which would be gone around."""
+    try:
+        yield
+    except interpreter.InterpreterError as error:
+        cause = error.__cause__
+        if cause is not None and (isinstance(cause, OUT_OF_MEMORY) or not isinstance(cause, Exception)):
+            raise cause from None
+        raise
 
 
 def _bakes_tensors(trace: Any) -> bool:
@@ -1453,6 +1638,43 @@ def replace_part(jfn: Any, name: str, before: Any, value: Any) -> None:
                 parts[name] = value
             else:  # a parameter that became a buffer, say
                 del parts[name]
+
+
+@contextlib.contextmanager
+def copied_state(jfn: Any, fn: Any) -> Iterator[None]:
+    """For a while, let a module hold copies of its parameters and buffers; then take back all that was set on it."""
+    if not isinstance(fn, torch.nn.Module):
+        yield
+        return
+    memo: dict[int, Any] = {}
+    places = [jfn._overrides_parameters, jfn._overrides_buffers]
+    for module in fn.modules():
+        places += [module._parameters, module._buffers, module.__dict__]
+    before = [dict(place) for place in places]
+    copied = ("_parameters", "_buffers")
+    try:
+        for place, values in zip(places, before, strict=True):
+            if not all(name in values for name in copied):  # not the dict of a module itself
+                leaves = {n: v if v is None or v.is_leaf else v.detach() for n, v in values.items()}
+                place.update({name: copy.deepcopy(value, memo) for name, value in leaves.items()})
+        yield
+    finally:
+        for place, values in zip(places, before, strict=True):
+            for name in place.keys() - values.keys():
+                del place[name]
+            for name, value in values.items():
+                if name not in place or place[name] is not value:
+                    place[name] = value
+
+
+def parameters_of(jfn: Any) -> list[torch.Tensor]:
+    """The parameters that thunder's module gives to programs; of a function, none."""
+    return [p for p in getattr(jfn, "_overrides_parameters", {}).values() if p is not None]
+
+
+def writes_attributes(entry: Any) -> bool:
+    """Whether the epilogue does more than to return the result."""
+    return any(o.sym.id not in (_P.UNPACK_TRIVIAL, _P.RETURN, _P.DEL) for o in entry.epilogue_traces[-1].bound_symbols)
 
 
 def taken_from(jfn: Any, name: str) -> dict | None:
@@ -1666,22 +1888,35 @@ def list_entry(jfn: Any, program: Program) -> None:
     jfn._lc_cs.interpreter_cache.append(program.entry)
 
 
+def unlist_entry(jfn: Any, program: Program) -> None:
+    """Take back ``list_entry``, whether or not it was done."""
+    listed = jfn._lc_cs.interpreter_cache
+    listed[:] = [entry for entry in listed if entry is not program.entry]
+
+
 # -- the option ------------------------------------------------------------------------------------
 
 original_jit = thunder.jit
 original_compile = thunder.compile
+original_add_transform = transforms.add_transform
 
 
-def replace_entry_points(jit: Callable, compile: Callable) -> None:
+def replace_entry_points(jit: Callable, compile: Callable, add_transform: Callable) -> None:
     """Recipes and ``thunderfx`` import ``jit`` when they are called, so that they get it too."""
     thunder.jit = jit
     thunder.compile = compile
+    transforms.add_transform = add_transform
     _refuse_in_plain_jit()
 
 
 def name_cache_option(jfn: Any, cache: object) -> None:
     """What ``thunder.compile_data(jfn).cache_option`` says."""
     jfn._lc_cd.cache_option = cache
+
+
+def cache_option(jfn: Any) -> object:
+    """The same of any callable; None for one that thunder did not compile."""
+    return getattr(getattr(jfn, "_lc_cd", None), "cache_option", None)
 
 
 def replace_forward(jfn: Any, forward: Callable) -> None:

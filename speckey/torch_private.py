@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 import torch.utils._device as _device
+from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 
 try:
     from torch._C import _is_any_autocast_enabled, _len_torch_function_stack, _set_grad_enabled
@@ -23,6 +24,17 @@ try:
     available = True
 except (ImportError, RuntimeError, AttributeError):
     available = False
+
+try:
+    from torch._dynamo.source import ConstantSource
+    from torch._guards import detect_fake_mode
+    from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
+    from torch.utils._sympy.numbers import int_oo
+    from torch.utils._sympy.value_ranges import ValueRanges
+
+    symbolic_fakes = True
+except ImportError:
+    symbolic_fakes = False
 
 
 def _plain_autocast() -> bool:
@@ -62,8 +74,8 @@ def tensor_check(tensors: Sequence[torch.Tensor], *, sizes: bool) -> Callable[..
     if not available or not tensors:
         return None
     grad_mode = torch.is_grad_enabled()
-    _set_grad_enabled(True)  # elsewhere torch's check does not look at requires_grad
     try:
+        _set_grad_enabled(True)  # elsewhere torch's check does not look at requires_grad
         check = TensorGuards(
             *tensors,
             dynamic_dims_sizes=[list(t.shape) if sizes else [None] * t.dim() for t in tensors],
@@ -77,8 +89,8 @@ def tensor_check(tensors: Sequence[torch.Tensor], *, sizes: bool) -> Callable[..
         return check
 
     def check_without_grad_mode(*tensors: torch.Tensor) -> bool:
-        _set_grad_enabled(True)
         try:
+            _set_grad_enabled(True)
             return check(*tensors)
         finally:
             _set_grad_enabled(False)
@@ -97,12 +109,83 @@ def dict_of_type(kind: type) -> dict:
     return namespace
 
 
+class FakeSizes:
+    """Symbolic sizes for the kernels of fake tensors, which tell what they assumed of them.
+
+    The plain way is to give those kernels plain sizes.
+
+    Attributes:
+        names: what each of torch's symbols was made for.
+    """
+
+    def __init__(self) -> None:
+        # Sizes of 0 and 1 are no special cases, and equal ones are not taken for the same.
+        self.env = ShapeEnv(specialize_zero_one=False, duck_shape=False)
+        self.names: dict[Any, Any] = {}
+        self._sizes: dict[Any, torch.SymInt] = {}
+
+    @classmethod
+    def current(cls) -> FakeSizes | None:
+        """Those of the ``FakeTensorMode`` that is on; None where this torch lacks what it takes."""
+        mode = detect_fake_mode() if symbolic_fakes else None
+        if mode is None:
+            return None
+        if mode.shape_env is None:
+            sizes = cls()
+            mode.shape_env = sizes.env
+            sizes.env._speckey_sizes = sizes
+        return getattr(mode.shape_env, "_speckey_sizes", None)
+
+    @classmethod
+    def of(cls, value: torch.Tensor | torch.SymInt) -> FakeSizes | None:
+        """Those that a fake tensor or a symbolic integer was computed from."""
+        env = value.fake_mode.shape_env if isinstance(value, FakeTensor) else value.node.shape_env
+        return getattr(env, "_speckey_sizes", None)
+
+    def size(self, name: Any, value: int, low: float, high: float) -> torch.SymInt:
+        """The symbolic integer called ``name``, which is ``value`` now and always within the bounds."""
+        known = self._sizes.get(name)
+        if known is None:
+            source = ConstantSource(f"n{len(self._sizes)}")
+            symbol = self.env.create_symbol(
+                value, source, dynamic_dim=DimDynamic.DYNAMIC, constraint_dim=None, positive=None
+            )
+            bounds = [-int_oo if low == -float("inf") else int(low), int_oo if high == float("inf") else int(high)]
+            self.env.var_to_range[symbol] = ValueRanges(*bounds)
+            self.names[symbol] = name
+            known = self._sizes[name] = self.env.create_symintnode(symbol, hint=value, source=source)
+        return known
+
+    def assumed(self) -> list[Any]:
+        """The sympy relations that the kernels have taken for granted."""
+        return [guard.expr for guard in self.env.guards]
+
+    @staticmethod
+    def term(number: torch.SymInt) -> Any:
+        """A symbolic integer as a sympy expression."""
+        return number.node.expr
+
+    @staticmethod
+    def hint(number: torch.SymInt) -> int:
+        return int(number.node.hint)
+
+
 @contextlib.contextmanager
 def plain_way() -> Iterator[None]:
     """Do without any of this, for tests."""
-    global available
-    before, available = available, False
+    global available, symbolic_fakes
+    before, available, symbolic_fakes = (available, symbolic_fakes), False, False
     try:
         yield
     finally:
-        available = before
+        available, symbolic_fakes = before
+
+
+def is_fake(tensor: torch.Tensor) -> bool:
+    """Whether it is one of torch's fake tensors, which have a shape and no memory."""
+    return isinstance(tensor, FakeTensor)
+
+
+def no_fake_mode() -> contextlib.AbstractContextManager:
+    """Make real tensors, also inside of a ``FakeTensorMode``."""
+    return unset_fake_temporarily()

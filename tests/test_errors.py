@@ -157,15 +157,31 @@ def test_a_symbolic_program_that_fails_when_run_is_made_exact(monkeypatch, fails
     if fails == "hit":
         same(jfn, fn, torch.randn(2))
         monkeypatch.setitem(entries(jfn)[0].run.__globals__, "compute", refuse)
-    real = dispatch.Table._run_first
+    real = dispatch.Table.run_first
 
     def run(self, call, entry):
         return real(self, call, entry) if entry.kind == "exact" else refuse()
 
-    monkeypatch.setattr(dispatch.Table, "_run_first", run)
+    monkeypatch.setattr(dispatch.Table, "run_first", run)
     same(jfn, fn, torch.randn(3))
     assert entries(jfn)[-1].kind == "exact"
     assert "a kernel said no" in entries(jfn)[-1].reason
     before = misses(jfn)
     same(jfn, fn, torch.randn(3))
     assert misses(jfn) == before
+
+
+def test_a_program_that_changes_the_default_dtype_is_refused_as_by_thunder():
+    def fn(x):
+        torch.set_default_dtype(torch.float64)
+        return torch.ones(x.shape[0]) + x
+
+    jfn = compiled(fn)
+    try:
+        for jitted in (jfn, thunder.jit(fn), jfn):
+            torch.set_default_dtype(torch.float32)
+            with pytest.raises(RuntimeError, match="Default dtype is changed"):
+                jitted(torch.randn(2))
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert not entries(jfn)

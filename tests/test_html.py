@@ -63,7 +63,12 @@ def test_the_page_is_complete_and_loads_nothing(tmp_path):
     assert "url(" not in page
     assert "@import" not in page
     assert "prefers-color-scheme: dark" in page
-    for text in ("x.shape[0] > 16?", "[1] symbolic, 0 hits", "`x.shape[0] > 16` was False, is True now", "test_html.py:"):
+    for text in (
+        "x.shape[0] > 16?",
+        "[1] symbolic, 0 hits",
+        "`x.shape[0] > 16` was False, is True now",
+        "test_html.py:",
+    ):
         assert text in elements.text
 
 
