@@ -53,7 +53,12 @@ def _described(name: str) -> list[str]:
     if inspect.isclass(value):
         for member, function in vars(value).items():
             doc = inspect.getdoc(function)
-            if member.startswith("_") or not doc or f"{name}.{member}" in HIDDEN or not isinstance(function, (type(page), property)):
+            if (
+                member.startswith("_")
+                or not doc
+                or f"{name}.{member}" in HIDDEN
+                or not isinstance(function, (type(page), property))
+            ):
                 continue
             arguments = "" if isinstance(function, property) else _signature(function)
             parts += [f"#### `{name}.{member}{arguments}`\n", _markdown(doc)]

@@ -21,7 +21,7 @@ BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", flags=re.DOTALL | re.MULTILINE)
 def blocks(text):
     """For each Python block its first line, its text, and the text block right below it, if there is one."""
     found = list(BLOCK.finditer(text))
-    for block, after in zip(found, [*found[1:], None], strict=True):
+    for block, after in zip(found, [*found[1:], None], strict=False):
         if block[1] == "python":
             shown = after is not None and after[1] == "text" and not text[block.end() : after.start()].strip()
             yield text.count("\n", 0, block.start()) + 1, block[2], after[2] if shown else None
@@ -66,3 +66,23 @@ def test_the_reference_is_up_to_date():
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     assert (ROOT / "docs" / "api.md").read_text(encoding="utf-8") == module.page(), "run python docs/make_api.py"
+
+
+def test_what_the_readme_says_of_other_caches_is_so():
+    namespace = {"__name__": "__main__"}
+    readme = ROOT / "README.md"
+    start, text, _ = next(b for b in blocks(readme.read_text(encoding="utf-8")) if "def second_call" in b[1])
+    run(readme, start, text, namespace)
+    second_call, branch, add = (namespace[n] for n in ("second_call", "branch", "add"))
+    assert second_call(branch, namespace["speckey"].SpecKeyCache()) == (8,)
+    assert second_call(add, namespace["speckey"].SpecKeyCache()) == (2, 8)
+    assert second_call(branch, "symbolic values") == (2, 1)
+    with pytest.raises(RuntimeError, match="expanded size"):
+        second_call(add, "symbolic values")
+
+
+def test_the_runner_sees_a_wrong_output():
+    text = "```python\nprint(1 + 1)\n```\n\n```text\n3\n```\n\n```python\nprint(2)\n```\n"
+    (_, first, shown), (_, _, nothing) = blocks(text)
+    assert nothing is None
+    assert comparable(run(ROOT / "page.md", 1, first, {})) != comparable(shown)
