@@ -205,7 +205,8 @@ class Description:
         answers: the questions that were asked, with their answers.
         tensors: in the order in which they were met.
         paths: how each of ``tensors`` is found in the arguments.
-        numbers: the ints and floats among the arguments, in the order in which they were met.
+        numbers: the ints and floats that may be withheld from tracing, in the order in which they were met:
+            arguments and items of tuples.
         number_paths: how each of ``numbers`` is found in the arguments.
         structured: the paths of all that the signature covers.
         cacheable: False for arguments that change by being used, such as generators.
@@ -259,6 +260,8 @@ def describe(args: tuple, kwargs: dict[str, Any], fn: Any = None) -> Description
         walk.ask("no grad sync", fn, ("fn",))
     walk.items(args, ("args",))
     walk.mapping(kwargs, ("kwargs",))
+    if any(question.kind == "same as" and answer is not None for question, answer in walk.answers):
+        walk.numbers, walk.number_paths = [], []  # another container may hold the tuple that a number is in
     return Description(
         walk.answers, walk.tensors, walk.paths, walk.numbers, walk.number_paths, walk.structured, walk.cacheable
     )
@@ -283,6 +286,7 @@ class _Walk:
         self.number_paths: list[Path] = []
         self.structured: set[Path] = set()
         self.cacheable = True
+        self._tuples: set[Path] = {("args",), ("kwargs",)}  # containers that can be built anew unnoticed
         self._met: list[tuple[Path, object]] = []  # containers on the way, to tell shared from equal ones
 
     def ask(self, kind: str, value: Any, path: Path) -> Any:
@@ -299,7 +303,7 @@ class _Walk:
             pass
         elif kind in (bool, int, str, bytes, float, complex):
             self.ask("bits" if kind in (float, complex) else "value", value, path)
-            if kind is int or kind is float:
+            if (kind is int or kind is float) and path[1] in self._tuples:
                 self.numbers.append(value)
                 self.number_paths.append(path)
         elif isinstance(value, torch.Tensor):
@@ -321,6 +325,8 @@ class _Walk:
         if not is_read_as_usual(kind):
             self.opaque(value, path)
         elif not self.is_shared(value, path):
+            if kind is tuple and path[1] in self._tuples:
+                self._tuples.add(path)
             if isinstance(value, dict):
                 self.mapping(value, path)
             else:

@@ -35,6 +35,7 @@ from speckey.recorder import Recorder
 from speckey.symbols import Expr, Unsupported, Value
 from speckey.thunder_import import thunder
 from speckey.torch_private import FakeSizes
+from speckey.withheld import ValueWithheld, holds_withheld, is_withheld, withhold
 
 from thunder.core import (
     baseutils,
@@ -943,18 +944,8 @@ class _RecordingJitCtx(_Base):
                 return self._with_free_sizes(tracing, value, index)
             if path is not None and path not in tracing.structured:
                 tracing.recorder.read_tensor(path, tensor, _where)
-        elif tracing.symbolic and path in tracing.numbers and type(tensor) in (int, float):
-            return self._free_number(tracing, value, tracing.numbers[path])
         with _constant_values():
             return super().proxify(value)
-
-    def _free_number(self, tracing: Tracing, value: WrappedValue, index: int) -> Any:
-        expr = symbols.number(index, type(value.value))
-        if expr.kind is int:
-            tracing.recorder.truth(symbols.in_range(expr), True)
-        proxy = super().proxify(value)
-        proxy.__dict__[_EXPR] = expr
-        return proxy
 
     def _with_free_sizes(self, tracing: Tracing, value: WrappedValue, index: int) -> Any:
         sizes = value.value.shape
@@ -970,6 +961,30 @@ class _RecordingJitCtx(_Base):
         if fixed:
             proxy._shape = tuple(int(sizes[d]) if d in fixed else length for d, length in enumerate(proxy._shape))
         return proxy
+
+
+_wrap_callback = jit_ext._general_jit_wrap_callback
+
+
+def _wrap_withheld(value: WrappedValue) -> Any:
+    """thunder's interpreter has met a value: a number that is withheld becomes a symbolic one."""
+    if not is_withheld(value.value):
+        return _wrap_callback(value)
+    tracing, path = _tracing.get(), _path(value.provenance)
+    index = None if tracing is None else tracing.numbers.get(path)
+    if index is None or not jit_ext.should_register_for_prologue(value.provenance):
+        raise ValueWithheld("a number on its way through a function that is not traced")
+    number = value.value.withheld_value
+    expr = symbols.number(index, type(number))
+    if expr.kind is int:
+        tracing.recorder.truth(symbols.in_range(expr), True)
+    value.provenance.ext_flag |= jit_ext.EXT_FLAG_IS_PROXY_DERIVED | jit_ext.EXT_FLAG_IS_CONSTRAINABLE_INPUT
+    proxy = proxies.proxy(number, history=value.provenance)
+    proxy.make_constrainable()
+    proxy.__dict__[_EXPR] = expr
+    value.python_typ = type(number)
+    value.register_proxy(proxy)
+    return None
 
 
 @contextlib.contextmanager
@@ -1249,6 +1264,34 @@ def _in_python(fn: Any, args: tuple, kwargs: dict) -> Callable | None:
     return None
 
 
+def _is_given_whole(fn: Any) -> bool:
+    """Whether a function of torch's or thunder's looks into a tuple that it is given."""
+    if isinstance(fn, symbol.Symbol):
+        return True
+    module = getattr(fn, "__module__", None)
+    return isinstance(module, str) and module.startswith(("torch", "thunder.")) and module not in _INTERPRETER
+
+
+_INTERPRETER = (interpreter.__name__, jit_ext.__name__)
+
+
+def _let_numbers_be_seen(values: tuple) -> None:
+    """Tuples that are handed to a function as a whole: the numbers in them become symbolic before."""
+    for value in values:
+        if isinstance(value, WrappedValue) and holds_withheld(value.value):
+            _see_items(value)
+            if holds_withheld(value.value):
+                raise ValueWithheld("in a tuple that a function takes as a whole")
+
+
+def _see_items(value: WrappedValue) -> None:
+    if type(value.value) is tuple and value.original_value is value.nothing:
+        value.track_items()
+        for item in value.item_wrappers:
+            _see_items(item)
+        value.register_proxy(tuple(item.value for item in value.item_wrappers))
+
+
 def _lookaside(fn, *args, **kwargs):
     if _tracing.get() is not None and (found := _in_python(fn, args, kwargs)) is not None:
         return found
@@ -1262,6 +1305,8 @@ def _lookaside(fn, *args, **kwargs):
     if fn is len and len(args) == 1 and isinstance(args[0].value, TensorProxy):
         return _len
     found = _general_lookaside(fn, *args, **kwargs)
+    if tracing.numbers and _is_given_whole(fn):
+        _let_numbers_be_seen((*args, *kwargs.values()))
     if any(fn is f for f in _INDEXING) and found is not None and len(args) == 2 and _is_known(args[1].value):
         return lambda items, index: found(items, interpreter.wrap_const(_concrete(index.value)))
     if found is None and interpreter.is_opaque(fn):
@@ -1378,6 +1423,7 @@ def _install() -> None:
 
     symbol.Symbol.__call__ = _call_symbol
     jit_ext.JitCtx = _RecordingJitCtx
+    jit_ext.general_jit_callbacks[interpreter.INTERPRETER_CALLBACKS.WRAP_CALLBACK] = _wrap_withheld
     jit_ext.general_jit_lookaside = _lookaside
     interpreter.wrap_attribute = _wrap_attribute_read
     interpreter.wrap_binary_subscr = _wrap_item_read
@@ -1438,6 +1484,8 @@ def compile_program(
         with langctxs.langctx(data.langctx), _watch(tracing), _transforms_as_before(jfn):
             if isinstance(fn, FunctionType):
                 tracing.recorder.read(("fn",), None, fn)
+            if tracing.numbers:
+                args, kwargs = withhold(args, kwargs, tracing.numbers)
             with _interrupts_as_they_are():
                 prologue, computation, epilogue = shared_data.acquire_initial_trace(
                     fn, args, kwargs, data, stats, data.executors_list[0]
