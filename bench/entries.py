@@ -18,10 +18,10 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import attrs
+import thunder
 import torch
 
 import speckey
-import thunder
 
 # torchvision built for another release of torch cannot load its operators, which these models do not use;
 # importing it needs two to be there.

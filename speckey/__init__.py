@@ -77,4 +77,4 @@ __all__ = [
     "stance",
     "warmup",
 ]
-__version__ = "0.1.0.dev0"
+__version__ = "0.1.0"

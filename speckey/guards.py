@@ -195,10 +195,11 @@ class TensorMetadata:
 
 @attrs.frozen
 class Guard:
-    """The value at ``path`` must freeze to ``frozen`` (or be absent)."""
+    """The value at ``path`` must freeze to ``frozen`` (or be absent); ``where`` is the user's line that read it."""
 
     path: Path
     frozen: object
+    where: str = attrs.field(default="", eq=False)
 
     def holds(self, fn: Any, args: tuple, kwargs: dict) -> bool:
         """The slow and simple way to ask; for reports."""
@@ -214,16 +215,16 @@ class Guard:
         return self.frozen is not Presence.ABSENT and freeze(value, parent) == self.frozen
 
     @classmethod
-    def presence(cls, path: Path, *, there: bool) -> Guard:
-        return cls(path, Presence.PRESENT if there else Presence.ABSENT)
+    def presence(cls, path: Path, *, there: bool, where: str = "") -> Guard:
+        return cls(path, Presence.PRESENT if there else Presence.ABSENT, where)
 
     @classmethod
-    def tensor(cls, path: Path, tensor: torch.Tensor) -> Guard:
-        return cls(path, TensorMetadata.of(tensor))
+    def tensor(cls, path: Path, tensor: torch.Tensor, where: str = "") -> Guard:
+        return cls(path, TensorMetadata.of(tensor), where)
 
 
 def fetch(path: Path, fn: Any, args: tuple, kwargs: dict) -> Any:
-    """The value at a path."""
+    """The value at a path, for a call of ``fn`` with these arguments. Raises what getting there raises."""
     kind = path[0]
     if kind == "object":
         return path[1].value

@@ -29,22 +29,36 @@ class Names:
 
     def text(self, code: str) -> str:
         """Source of an expression with ``a.shape[0]`` for ``s0_0``, and ``n`` for ``n0``."""
+        code = _LONE_OPERATION.sub(r"\1 \2", code.replace(" & ", " and ").replace(" ^ ", " != "))
         return _SIZE_OR_NUMBER.sub(
             lambda m: self.numbers[int(m[3])] if m[3] else f"{self.tensors[int(m[1])]}.shape[{m[2]}]", code
         )
 
+    def question(self, fact: Fact) -> tuple[str, object]:
+        """What was asked, as the program has it where that is known, and the answer: ``("a.shape[0] > 16", True)``."""
+        code, answer = fact.asked or (fact.test.code, fact.outcome)
+        return self.text(code), answer
+
     def fact(self, fact: Fact) -> str:
         """One fact as the user would write it: ``a.shape[0] == 2``."""
-        test, outcome = fact.test, fact.outcome
-        text = self.text(test.code)
-        if test.kind is not bool:
-            return f"{text} == {outcome!r}"
-        if outcome:
-            return text
-        opposite = {"eq0": (" == ", " != "), "ge0": (" >= ", " < ")}.get(test.op)
-        if opposite and text.count(opposite[0]) == 1:
-            return text.replace(*opposite)
-        return f"not ({text})"
+        code, answer = fact.asked or (fact.test.code, fact.outcome)
+        if fact.test.kind is not bool:
+            return self.text(f"{code} == {answer!r}")
+        return self.text(code if answer else _opposite(code))
+
+
+_COMPARISON = re.compile(r" (==|!=|<=|>=|<|>) ")
+_OPPOSITES = {"==": "!=", "!=": "==", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
+# What binds more tightly than the comparison after it needs no parentheses.
+_LONE_OPERATION = re.compile(r"^\(([^()]*)\) (==|!=|<=|>=|<|>)")
+
+
+def _opposite(code: str) -> str:
+    """The negation of a predicate, as one comparison where it is one."""
+    found = _COMPARISON.findall(code)
+    if len(found) != 1 or code.startswith("not "):
+        return code.removeprefix("not ") if code.startswith("not (") else f"not ({code})"
+    return _COMPARISON.sub(f" {_OPPOSITES[found[0]]} ", code)
 
 
 @attrs.frozen

@@ -6,7 +6,7 @@ Filled by ``thunder_hooks`` while thunder traces and compiles; knows nothing of 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import BuiltinMethodType, MethodType, ModuleType
 
 import attrs
@@ -18,11 +18,16 @@ from speckey.symbols import Expr, Value
 
 @attrs.frozen
 class Fact:
-    """``test`` came out as ``outcome``; ``where`` is the user's line that asked ("model.py:12")."""
+    """``test`` came out as ``outcome``; ``where`` is the user's line that asked ("model.py:12").
+
+    ``asked`` is the comparison as the program has it, with its answer (``("s0_0 > 16", False)`` for the test
+    ``s0_0 >= 17``); None where the test is not just that.
+    """
 
     test: Expr
     outcome: object
     where: str = attrs.field(default="", eq=False)
+    asked: tuple[str, bool] | None = attrs.field(default=None, eq=False)
 
 
 _FEW = 40  # facts that are each compared with all others
@@ -49,9 +54,12 @@ class Recorder:
         """Tracing read the concrete value of ``expr``."""
         self._record(expr, value, where)
 
-    def truth(self, expr: Value, value: object, where: str = "") -> None:
-        """Tracing branched on ``bool(expr)``; ``value`` is the concrete value of ``expr``."""
-        self._record(symbols.to_bool(expr), bool(value), where)
+    def truth(self, expr: Value, value: object, where: str = "", asked: str = "") -> None:
+        """Tracing branched on ``bool(expr)``; ``value`` is the concrete value of ``expr``.
+
+        ``asked`` is ``expr`` as the program has it, where that is a comparison.
+        """
+        self._record(symbols.to_bool(expr), bool(value), where, asked)
 
     def nonzero(self, expr: Value, value: object, where: str = "") -> None:
         """Tracing divided by ``expr``: whether that raises depends on it being zero."""
@@ -86,13 +94,14 @@ class Recorder:
         """Lower and upper bound of an integer expression, given the facts so far."""
         return symbols.bounds(self.simplify(expr), self._knowledge)
 
-    def _record(self, expr: Value, outcome: object, where: str) -> None:
+    def _record(self, expr: Value, outcome: object, where: str, asked: str = "") -> None:
         if not isinstance(expr, Expr):
             return
-        asked = (expr.code, outcome)
-        if asked in self._seen:
+        recorded = (expr.code, outcome)
+        if recorded in self._seen:
             return
-        self._seen.add(asked)
+        self._seen.add(recorded)
+        answer = outcome
         todo = [(expr, outcome)]
         while todo:
             test, outcome = todo.pop(0)
@@ -108,13 +117,17 @@ class Recorder:
                 continue
             if symbols.evaluate(test, self._sizes) != outcome:
                 raise Inconsistent(f"{test.code} was {outcome!r} while tracing, but is not")
-            self.facts.append(Fact(test, outcome, where))
+            as_asked = asked and symbols.canonical_test(expr, answer) == [(test, outcome)]
+            self.facts.append(Fact(test, outcome, where, (asked, bool(answer)) if as_asked else None))
             self._knowledge.learn(test, outcome)
 
     # -- values from outside the arguments -----------------------------------------------------------
 
-    def read(self, path: Path, parent: object, value: object) -> None:
-        """Tracing read ``value`` at ``path`` (an attribute or item of ``parent``)."""
+    def read(self, path: Path, parent: object, value: object, where: Callable[[], str] = str) -> None:
+        """Tracing read ``value`` at ``path`` (an attribute or item of ``parent``).
+
+        ``where`` tells the user's line; asked for new guards only, which are few among all reads.
+        """
         if isinstance(value, Iterator) and not _is_library(parent):
             self.repeatable = False  # it changes by being used
         known = self.guards.get(path)
@@ -124,24 +137,25 @@ class Recorder:
             or (_is_library(parent) and not _is_registry(value))
         ):
             return
-        self.guards[path] = Guard(path, freeze(value, parent))
+        self.guards[path] = Guard(path, freeze(value, parent), where())
         self._not_shadowed(path)
 
-    def read_tensor(self, path: Path, tensor: object) -> None:
+    def read_tensor(self, path: Path, tensor: object, where: Callable[[], str] = str) -> None:
         """A tensor from outside (a parameter, a buffer, a global) is an input with fixed metadata."""
-        self.guards[path] = Guard.tensor(path, tensor)
+        known = self.guards.get(path)
+        self.guards[path] = Guard.tensor(path, tensor, known.where if known else where())
         self._not_shadowed(path)
 
-    def asked(self, path: Path, parent: object, *, there: bool) -> None:
+    def asked(self, path: Path, parent: object, *, there: bool, where: Callable[[], str] = str) -> None:
         """Tracing asked whether an attribute or item is there."""
         if path not in self.guards and not _is_library(parent):
-            self.guards[path] = Guard.presence(path, there=there)
+            self.guards[path] = Guard.presence(path, there=there, where=where())
 
     def _not_shadowed(self, path: Path) -> None:
         """A module's parameters and submodules are found where its own dict does not have the name."""
         if path[0] == "item" and path[1][0] == "attr" and path[1][2] in ("_parameters", "_buffers", "_modules"):
             own = ("item", ("attr", path[1][1], "__dict__"), path[2])
-            self.guards.setdefault(own, Guard.presence(own, there=False))
+            self.guards.setdefault(own, Guard.presence(own, there=False, where=self.guards[path].where))
 
 
 def _is_registry(value: object) -> bool:

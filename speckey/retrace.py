@@ -5,21 +5,19 @@ Looked for when a call is compiled, never on a hit.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import attrs
-import torch
 
 from speckey import symbols
 from speckey.compiler import Entry
-from speckey.guards import Box, Presence, TensorMetadata
-from speckey.key import names_of_parameters, path_text
+from speckey.key import names_of_parameters
 from speckey.signature import Description, Question
+from speckey.words import answer_text, definition, guard_difference, guard_name, name_of, question_text
 
-_CAUSE = re.compile(r" (?:was|were|has|is) ")
+_ARGUMENT = "argument of "
 
 
 @attrs.frozen
@@ -29,118 +27,160 @@ class Retrace:
     Attributes:
         entry: the number of the closest entry (``Entry.number``).
         reason: the first thing that differed, with both values, in the user's names.
-        where: the line of the program that looked at it ("model.py:12"); empty where it is not known.
+        where: the line of the program that looked at it ("model.py:12"), or where the argument stands; empty where
+            neither is known.
+        subject: what differed: "`a.shape[0] > 16`"; empty where it has no values.
+        was: its value for the closest entry, as text.
+        now: its value in this call, as text.
     """
 
     entry: int
     reason: str
     where: str = ""
+    subject: str = ""
+    was: str = ""
+    now: str = ""
+
+    @classmethod
+    def of(cls, entry: int, difference: Difference) -> Retrace:
+        d = difference
+        return cls(entry, d.reason or f"{d.subject} was {d.was}, is {d.now} now", d.where, d.subject, d.was, d.now)
+
+    @property
+    def is_of_argument(self) -> bool:
+        """Whether it is about an argument, not about something that a line of the program asked."""
+        return not self.where or self.where.startswith(_ARGUMENT)
 
     def __str__(self) -> str:
         return f"{self.reason} (entry {self.entry})" + (f": {self.where}" if self.where else "")
+
+
+@attrs.frozen
+class Difference:
+    """The first thing in which a call and an entry differ, after ``agreed`` things in which they do not."""
+
+    agreed: int
+    subject: str = ""
+    was: str = ""
+    now: str = ""
+    where: str = ""
+    reason: str = ""  # in other words than these
+
+
+@attrs.frozen
+class _Call:
+    description: Description
+    fn: Any
+    args: tuple
+    kwargs: dict
+
+    def names(self, arguments: int = 0) -> dict:
+        return names_of_parameters(self.fn, (None,) * max(arguments, len(self.args)), self.kwargs)
 
 
 def explain_retrace(
     entries: Sequence[Entry], description: Description, fn: Any, args: tuple, kwargs: dict
 ) -> Retrace | None:
     """The closest entry is the one that agrees with the call the longest; None where there is no entry."""
-    best: tuple[int, Retrace] | None = None
-    names = names_of_parameters(fn, args, kwargs)
-    sizes = description.sizes()
+    best: tuple[Entry, Difference] | None = None
+    call = _Call(description, fn, args, kwargs)
     for entry in entries:
-        agreed, reason, where = _first_difference(entry, description, sizes, names, fn, args, kwargs)
-        if best is None or agreed >= best[0]:
-            best = agreed, Retrace(entry.number, reason, where)
-    return None if best is None else best[1]
+        difference = _first_difference(entry, call)
+        if best is None or difference.agreed >= best[1].agreed:
+            best = entry, difference
+    return None if best is None else Retrace.of(best[0].number, best[1])
 
 
 def most_frequent(retraces: Sequence[Retrace]) -> str:
     """What most calls were compiled again for, how often, and the last time; empty where there is nothing to tell."""
     if not retraces:
         return ""
-    causes = [(_CAUSE.split(retrace.reason, maxsplit=1)[0], retrace.where) for retrace in retraces]
+    causes = [(retrace.subject or retrace.reason, retrace.where) for retrace in retraces]
     cause, times = Counter(causes).most_common(1)[0]
     last = next(r for r, c in zip(reversed(retraces), reversed(causes), strict=True) if c == cause)
     return f"{cause[0]} ({times} of {len(retraces)} times; the last time {last})"
 
 
-def _first_difference(
-    entry: Entry, description: Description, sizes: dict, names: dict, fn: Any, args: tuple, kwargs: dict
-) -> tuple[int, str, str]:
+def _first_difference(entry: Entry, call: _Call) -> Difference:
+    description = call.description
     answers = dict(description.answers)
     for agreed, (question, was) in enumerate(entry.answers):
         now = answers.get(question, _NOT_ASKED)
         if was != now:
-            return agreed, _about(question, was, now, names), ""
+            return _in_signature(agreed, question, was, now, call)
     agreed = len(entry.answers)
     if entry.kind == "exact":
-        return agreed, f"the shapes were {_shapes(entry.shapes)}, are {_shapes(description.shapes())} now", ""
-    for fact in entry.facts:
-        try:
-            now = symbols.evaluate(fact.test, sizes)
-        except ArithmeticError:
-            now = None
-        if now != fact.outcome:
-            text = entry.key.names.text(fact.test.code)
-            return agreed, f"`{text}` was {fact.outcome!r}, is {now!r} now", fact.where
-        agreed += 1
-    for path, guard in entry.guards.items():
-        if not guard.holds(fn, args, kwargs):
-            return agreed, f"`{path_text(path, names)}` {_guarded(guard.frozen)}", ""
+        differing = [
+            Difference(agreed, f"`{name}.shape`", str(was), str(now), reason="")
+            for name, was, now in zip(entry.key.names.tensors, entry.shapes, description.shapes(), strict=True)
+            if was != now
+        ]
+        if differing:
+            return differing[0]
+    else:
+        sizes = description.sizes()
+        for fact in entry.facts:
+            try:
+                now = symbols.evaluate(fact.test, sizes)
+            except ArithmeticError:
+                now = None
+            if now != fact.outcome:
+                text, was = entry.key.names.question(fact)
+                if was != fact.outcome and isinstance(now, bool):
+                    now = not now  # the program asked for the opposite
+                return Difference(agreed, f"`{text}`", repr(was), repr(now), fact.where)
+            agreed += 1
+    for guard in entry.guards.values():
+        if not guard.holds(call.fn, call.args, call.kwargs):
+            was, now = guard_difference(guard, call.fn, call.args, call.kwargs)
+            return Difference(agreed, f"`{guard_name(guard, call.names(), call.fn)}`", was, now, guard.where)
     if entry.aliases is not None:
-        return agreed, "other arguments share memory", ""
-    return agreed, "the entry's program failed", ""
+        return Difference(agreed, reason="other arguments share memory")
+    return Difference(agreed, reason="the entry's program failed")
 
 
 _NOT_ASKED = object()
 
 
-def _shapes(shapes: tuple) -> str:
-    return ", ".join(map(str, shapes)) or "none"
+def _in_signature(agreed: int, question: Question, was: Any, now: Any, call: _Call) -> Difference:
+    where = ""
+    if question.path:
+        line = definition(call.fn)
+        where = f"{_ARGUMENT}`{name_of(call.fn)}`" + (f", {line}" if line else "")
+    if now is _NOT_ASKED:
+        return Difference(
+            agreed,
+            reason=f"{question_text(question, call.names())} was {answer_text(question, was)}, and is not there now",
+            where=where,
+        )
+    passed = None
+    if (question.kind, question.path) == ("length", ("args",)):
+        names = call.names(max(was, now))
+        passed = [{names["item", ("args",), i]: None for i in range(length)} for length in (was, now)]
+        by_name = [f"`{name}`" for name in passed[0] if name in call.kwargs and name not in passed[1]]
+        if by_name:
+            return Difference(agreed, reason=f"{', '.join(by_name)} is passed by name now", where=where)
+    elif (question.kind, question.path) == ("keys", ("kwargs",)):
+        passed = [dict.fromkeys(was), dict.fromkeys(now)]
+    reason = "; ".join(_passed(*passed)) if passed else ""
+    return Difference(
+        agreed,
+        "" if reason else question_text(question, call.names()),
+        answer_text(question, was),
+        answer_text(question, now),
+        where,
+        reason,
+    )
 
 
-def _guarded(frozen: Any) -> str:
-    if frozen is Presence.ABSENT:
-        return "was not there"
-    if frozen is Presence.PRESENT:
-        return "is not there any more"
-    if isinstance(frozen, TensorMetadata):
-        return "is another tensor now, or of another shape, dtype or device"
-    if isinstance(frozen, tuple) and len(frozen) == 2 and frozen[0] in (bool, int, str):
-        return f"was {frozen[1]!r}"
-    return "has changed" if frozen is not None else "was None"
+def _passed(before: dict, after: dict) -> Iterator[str]:
+    """What differs between the names of arguments that were passed and are passed now."""
+    new, gone = ([f"`{n}`" for n in x if n not in y] for x, y in ((after, before), (before, after)))
+    if new:
+        yield f"{', '.join(new)} {'was' if len(new) == 1 else 'were'} left out, {_be(new)} passed now"
+    if gone:
+        yield f"{', '.join(gone)} {'was' if len(gone) == 1 else 'were'} passed, {_be(gone)} left out now"
 
 
-_WORDS = {
-    "type": "the type of",
-    "length": "the length of",
-    "keys": "the keys of",
-    "dtype": "the dtype of",
-    "device": "the device of",
-    "requires grad": "requires_grad of",
-    "rank": "the number of dimensions of",
-    "ordinary": "whether it is an ordinary tensor:",
-    "no gradient": "whether it has no .grad:",
-    "identity": "the object",
-    "same as": "which other argument it is:",
-    "details": "the metadata of",
-}
-
-
-def _about(question: Question, was: Any, now: Any, names: dict) -> str:
-    if not question.path:
-        return f"{question.kind} was {_short(was)}, is {_short(now)} now"
-    what = _WORDS.get(question.kind, "")
-    name = path_text(question.path, names)
-    return f"{what} `{name}` was {_short(was)}, is {_short(now)} now".lstrip()
-
-
-def _short(value: Any) -> str:
-    if isinstance(value, Box):
-        value = value.value
-    if isinstance(value, type):
-        return value.__name__
-    if isinstance(value, torch.dtype):
-        return str(value).removeprefix("torch.")
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
+def _be(names: Sequence[str]) -> str:
+    return "is" if len(names) == 1 else "are"

@@ -20,6 +20,7 @@ import operator
 import os
 import sys
 import weakref
+import sysconfig
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from numbers import Number
@@ -146,7 +147,19 @@ def _symbolic_tracing() -> Tracing | None:
 
 # -- the user's line -------------------------------------------------------------------------------
 
-_THUNDER_ROOT = os.path.dirname(os.path.abspath(thunder.__file__)) + os.sep
+_LIBRARY_ROOTS = tuple(
+    os.path.dirname(os.path.abspath(file)) + os.sep for file in (thunder.__file__, torch.__file__, __file__)
+)
+_STANDARD_LIBRARY = sysconfig.get_path("stdlib") + os.sep
+_SITE_PACKAGES = os.path.join(_STANDARD_LIBRARY, "site-packages") + os.sep
+
+
+@functools.lru_cache(maxsize=4096)
+def _users_file(file: str) -> str:
+    """Its name without the folders; empty for a file of torch's, thunder's or the standard library."""
+    if file.startswith(_LIBRARY_ROOTS) or (file.startswith(_STANDARD_LIBRARY) and not file.startswith(_SITE_PACKAGES)):
+        return ""
+    return os.path.basename(file)
 
 
 def _where() -> str:
@@ -154,15 +167,16 @@ def _where() -> str:
     ctx = interpreter._interpreterruntimectx.get(None)
     if ctx is not None:
         for frame in reversed(ctx.frame_stack):
-            file = frame.code.co_filename
-            if not file.startswith(_THUNDER_ROOT) and os.sep + "torch" + os.sep not in file and frame.positions:
-                return f"{os.path.basename(file)}:{frame.positions.lineno}"
+            name = _users_file(frame.code.co_filename)
+            if name and frame.positions:
+                return f"{name}:{frame.positions.lineno}"
     return ""
 
 
 # -- expressions on number proxies -----------------------------------------------------------------
 
 _EXPR = "_speckey_expr"
+_ASKED = "_speckey_asked"  # of the result of a comparison: the comparison as the program has it
 
 
 def _expr(number: object) -> Value | None:
@@ -259,7 +273,7 @@ class _NumberValue:
         if code is _FLOAT and expr.kind is int and frame.f_back.f_code in _FINITE:
             return value
         if code is _TRUTH:
-            tracing.recorder.truth(expr, value, _where())
+            tracing.recorder.truth(expr, value, _where(), number.__dict__.get(_ASKED, ""))
         elif expr.kind is float and symbols.numbers_in(expr):
             raise Unsafe("the value of a float is read")  # 0.0 equals -0.0, and nan nothing: no fact tells them apart
         else:
@@ -380,6 +394,8 @@ _NUMBER_OPERATIONS: dict[Any, Callable[..., Value]] = {
     _P.CONVERT_ELEMENT_TYPE: _convert,
 }
 
+_COMPARISONS = {_P.EQ: "==", _P.NE: "!=", _P.LT: "<", _P.LE: "<=", _P.GT: ">", _P.GE: ">="}
+
 _symbol_call = symbol.Symbol.__call__
 
 
@@ -408,6 +424,8 @@ def _call_symbol(self, *args, **kwargs):
     if type(result.__dict__["value"]) is not symbols.kind_of(expr):
         raise Unsafe(f"{self.name} gave a {type(result.__dict__['value']).__name__}")
     result.__dict__[_EXPR] = expr
+    if self.id in _COMPARISONS:
+        result.__dict__[_ASKED] = f" {_COMPARISONS[self.id]} ".join(map(str, exprs))
     return result
 
 
@@ -822,7 +840,7 @@ def _read_of_class(tracing: Tracing, obj: WrappedValue, name: str) -> None:
         return
     owner = next((c for c in classes if name in c.__dict__), None)
     if owner is not None and owner.__flags__ & HEAP_TYPE:
-        tracing.recorder.read(("attr", ("object", Box(owner)), name), owner, getattr(owner, name))
+        tracing.recorder.read(("attr", ("object", Box(owner)), name), owner, getattr(owner, name), _where)
 
 
 def _is_thunders_own(path: Path) -> bool:
@@ -856,7 +874,7 @@ def _wrap_attribute_read(plain_result, obj, name):
     ):
         path = _read_path(obj, "attr", name.value)
         if path is not None:
-            tracing.recorder.read(path, obj.value, plain_result)
+            tracing.recorder.read(path, obj.value, plain_result, _where)
         elif isinstance(name.value, str) and not isinstance(obj.value, Proxy):
             _read_of_class(tracing, obj, name.value)
     return _wrap_attribute(plain_result, obj, name)
@@ -867,7 +885,7 @@ def _wrap_item_read(uvalue, obj, key):
     if tracing is not None and not isinstance(uvalue, Proxy):
         path = _read_path(obj, "item", interpreter.unwrap(key))
         if path is not None:
-            tracing.recorder.read(path, obj.value, uvalue)
+            tracing.recorder.read(path, obj.value, uvalue, _where)
     return _wrap_binary_subscr(uvalue, obj, key)
 
 
@@ -881,7 +899,7 @@ def _contains(mapping, key):
     if path is None or path[0] != "attr" or path[2] != "__dict__" or type(key.value) is not str:
         return _dict_contains(mapping, key)
     there = key.value in mapping.value
-    tracing.recorder.asked(("item", path, key.value), mapping.value, there=there)
+    tracing.recorder.asked(("item", path, key.value), mapping.value, there=there, where=_where)
     return interpreter.wrap(
         there, provenance=ProvenanceRecord(PseudoInst.CONTAINS_OP, inputs=[mapping.provenance, key.provenance])
     )
@@ -897,7 +915,7 @@ def _look_up_global(globals_dict, name):
     if tracing is not None and isinstance(globals_dict, WrappedValue) and name.value not in names:
         above = _path(globals_dict.provenance)
         if above is not None:
-            tracing.recorder.asked(("item", above, name.value), names, there=False)
+            tracing.recorder.asked(("item", above, name.value), names, there=False, where=_where)
     return _globals_lookup(globals_dict, name)
 
 
@@ -906,7 +924,7 @@ def _asked_for_attribute(obj: WrappedValue, name: object) -> None:
     if tracing is not None and isinstance(name, str) and not name.startswith("__"):
         path = _read_path(obj, "attr", name)
         if path is not None:
-            tracing.recorder.asked(path, obj.value, there=hasattr(obj.value, name))
+            tracing.recorder.asked(path, obj.value, there=hasattr(obj.value, name), where=_where)
 
 
 _Base = jit_ext.JitCtx
@@ -926,7 +944,7 @@ class _RecordingJitCtx(_Base):
             if index is not None and tracing.values[index] is tensor:
                 return self._with_free_sizes(tracing, value, index)
             if path is not None and path not in tracing.structured:
-                tracing.recorder.read_tensor(path, tensor)
+                tracing.recorder.read_tensor(path, tensor, _where)
         with _constant_values():
             return super().proxify(value)
 

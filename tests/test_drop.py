@@ -112,7 +112,7 @@ def test_one_warning_names_what_keeps_splitting():
     ours = [str(w.message) for w in caught if "speckey: scale needs more entries" in str(w.message)]
     assert len(ours) == 1
     assert "LRU(max_entries=2)" in ours[0]
-    assert "Most often compiled again for: `n` (2 of 2 times; the last time `n` was 1, is 2 now (entry 2))" in ours[0]
+    assert "Most often compiled again for: `n` (2 of 2 times; the last time `n` was 1, is 2 now (entry 2): " in ours[0]
 
 
 def test_unbounded_keeps_all():

@@ -70,7 +70,7 @@ def test_a_branch_costs_one_entry_a_side():
 
     jfn = _calls(fn, 2, 40, 16, 17, 3, 100)
     assert misses(jfn) == 2
-    assert "x.shape[0] < 17" in _facts(jfn)
+    assert "x.shape[0] <= 16" in _facts(jfn)
 
 
 def test_truth_of_a_size_is_whether_it_is_zero():

@@ -46,8 +46,8 @@ def test_each_word_shows_what_it_says(words, has, capsys):
     for n in (3, 5, 20):
         jfn(torch.ones(n))
     text = capsys.readouterr().err
-    assert ("`a.shape[0] >= 17` was False, is True now (entry 1)" in text) == ("retraces" in has)
-    assert ("a.shape[0] < 17" in text) == ("facts" in has)
+    assert ("`a.shape[0] > 16` was False, is True now (entry 1)" in text) == ("retraces" in has)
+    assert ("a.shape[0] <= 16" in text) == ("facts" in has)
     assert ("[speckey.code] <speckey table" in text) == ("code" in has)
     assert ("def find(args, kwargs):" in text) == ("code" in has)
     assert text.count("[speckey] program: compiled symbolic in") == (2 if "retraces" in has else 0)
