@@ -189,6 +189,7 @@ class Table:
     ) -> tuple[Entry, Any]:
         """A new entry and what ``first`` makes of it; where that raises, an exact entry."""
         entry = compile_entry(call, exactly=exactly, reason=reason)
+        entry.program = thunder_hooks.shared(entry.program, [e.program for e in self.entries])
         try:
             return entry, first(call, entry)
         except Exception as error:

@@ -135,6 +135,7 @@ class Recorder:
             (known and not isinstance(known.frozen, Presence))
             or (path[0] == "attr" and path[2] in NAMESPACES)
             or (_is_library(parent) and not _is_registry(value))
+            or type(parent).__module__ in _BOOKKEEPING
         ):
             return
         self.guards[path] = Guard(path, freeze(value, parent), where())
@@ -156,6 +157,10 @@ class Recorder:
         if path[0] == "item" and path[1][0] == "attr" and path[1][2] in ("_parameters", "_buffers", "_modules"):
             own = ("item", ("attr", path[1][1], "__dict__"), path[2])
             self.guards.setdefault(own, Guard.presence(own, there=False, where=self.guards[path].where))
+
+
+# torch.compile notes which modules were made; making one while tracing changes that, and no result depends on it.
+_BOOKKEEPING = frozenset(["torch._dynamo.utils", "torch._dynamo.mutation_guard"])
 
 
 def _is_registry(value: object) -> bool:

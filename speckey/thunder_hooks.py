@@ -8,6 +8,7 @@ Knows nothing of tables or of how a call is looked up.
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import collections
 import copy
@@ -21,7 +22,7 @@ import os
 import sys
 import weakref
 import sysconfig
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from numbers import Number
 from types import BuiltinMethodType, CodeType, FunctionType, GetSetDescriptorType, MethodWrapperType
@@ -87,6 +88,7 @@ __all__ = [
     "replace_forward",
     "replace_part",
     "run_prologue",
+    "shared",
     "take_over",
     "taken_from",
     "unlist_entry",
@@ -1457,6 +1459,7 @@ class Program:
     in_place: bool  # whether it writes into any tensor: then thunder compiles shared memory in a way of its own
     grad_enabled_after: bool | None  # the grad mode that the program leaves behind, None if unchanged
     reusable: bool  # False when thunder wrote a tensor of this very call into the program
+    text: Any = None  # what it computes: equal for programs that do the same
 
 
 def compile_program(
@@ -1517,7 +1520,7 @@ def compile_program(
     finally:
         thunder._cache_info_ctx.reset(token)
     changed = grad_enabled_after != torch.is_grad_enabled()
-    return Program(entry, mutates, in_place, grad_enabled_after if changed else None, reusable)
+    return Program(entry, mutates, in_place, grad_enabled_after if changed else None, reusable, _text(entry))
 
 
 @contextlib.contextmanager
@@ -1547,6 +1550,44 @@ def _interrupts_as_they_are() -> Iterator[None]:
         if cause is not None and (isinstance(cause, OUT_OF_MEMORY) or not isinstance(cause, Exception)):
             raise cause from None
         raise
+
+
+def shared(program: Program, others: Iterable[Program]) -> Program:
+    """The program with the compiled functions of another that computes the same, where there is one."""
+    for other in others:
+        if program.text is not None and program.text == other.text:
+            entry, same = program.entry, other.entry
+            entry = entry._replace(
+                computation_fn=same.computation_fn,
+                computation_traces=same.computation_traces,
+                backward_fn=same.backward_fn,
+                backward_traces=same.backward_traces,
+            )
+            return attrs.evolve(program, entry=entry)
+    return program
+
+
+def _text(entry: Any) -> Any:
+    """Computation and backward up to the names of what they compute; None where that cannot be told."""
+    try:
+        return tuple(
+            _text_of_trace(traces[-1]) for traces in (entry.computation_traces, entry.backward_traces) if traces
+        )
+    except Exception:  # a trace that does not print, an executor's that is no Python
+        return None
+
+
+def _text_of_trace(trace: Any) -> tuple:
+    context = trace.python_ctx()
+    names: dict[str, str] = {}
+    tree = ast.parse(trace.python())
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and node.id not in context:
+            node.id = names.setdefault(node.id, f"v{len(names)}")
+        elif isinstance(node, ast.arg):
+            node.arg = names.setdefault(node.arg, f"v{len(names)}")
+    bound = frozenset((name, Box(value)) for name, value in context.items())
+    return ast.dump(tree), bound
 
 
 def _bakes_tensors(trace: Any) -> bool:

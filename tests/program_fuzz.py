@@ -1040,7 +1040,7 @@ def outcome(fn: Callable, program: Program, call: Call) -> Outcome:
     return Outcome(None, result, inputs, grads)
 
 
-def _compare(a: Outcome, b: Outcome) -> str | None:
+def compare(a: Outcome, b: Outcome) -> str | None:
     if a.raised or b.raised:
         return None if a.raised and b.raised else f"raises {a if a.raised else b}"
     return (
@@ -1064,7 +1064,7 @@ def run_program(program: Program, compile_fn: Callable, *, combos: int | None = 
             if combos is not None and call.combo >= combos:
                 continue
             eager, found = outcome(fn, program, call), outcome(compiled, program, call)
-            differs = _compare(eager, found)
+            differs = compare(eager, found)
             if differs is None:
                 report.right += eager.raised is None
                 report.raised += eager.raised is not None
@@ -1076,7 +1076,7 @@ def run_program(program: Program, compile_fn: Callable, *, combos: int | None = 
             if found.raised:
                 kind = "thunder_cannot" if alone.raised else "errors"
             else:
-                kind = "wrong" if _compare(found, alone) else "thunder_differs"
+                kind = "wrong" if compare(found, alone) else "thunder_differs"
             setattr(report, kind, getattr(report, kind) + 1)
             (report.failures if kind in ("wrong", "errors") else report.unsupported).append(
                 Failure(program, kind, index, differs if eager.raised is None else f"does not raise {eager}")

@@ -1,0 +1,134 @@
+"""Operators that thunder takes over from torch as they are: symbolic sizes go through torch's fake kernels."""
+
+import itertools
+
+import pytest
+import sympy
+import thunder
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from speckey import entries, from_sympy, symbols, torch_private
+from speckey.recorder import Recorder
+from tests.helpers import compiled, misses, same
+
+CASES = {
+    "addmm": (lambda b, x, w: torch.addmm(b, x, w), lambda n, m: [(m,), (n, 4), (4, m)]),
+    "cumprod": (lambda x: torch.cumprod(x, 1).exp().sum(0), lambda n, m: [(n, m)]),
+    "repeat_interleave": (lambda x: torch.repeat_interleave(x, 2, 1).reshape(-1), lambda n, m: [(n, m)]),
+    "pixel_shuffle": (lambda x: torch.nn.functional.pixel_shuffle(x, 2) * 2, lambda n, m: [(2, 8, n, m)]),
+    "min": (lambda x: torch.min(x, torch.full_like(x, 0.5)), lambda n, m: [(n, m)]),
+    "roll": (lambda x: torch.roll(x, 1, 1) * x, lambda n, m: [(n, m)]),
+    "cdist": (lambda x, y: torch.cdist(x, y), lambda n, m: [(n, 4), (m, 4)]),
+    "kron": (lambda x, y: torch.kron(x, y).sum(0), lambda n, m: [(n, m), (m, 2)]),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("plain", [False, True], ids=["symbolic", "plain"])
+def test_one_program_for_many_sizes(name, plain):
+    fn, shapes = CASES[name]
+    jfn = compiled(fn)
+    sizes = [(3, 5), (6, 7), (9, 8), (4, 11), (1, 6), (5, 1)]
+
+    def run():
+        for n, m in sizes[: 3 if plain else None]:
+            args = [torch.randn(s, requires_grad=True) for s in shapes(n, m)]
+            result = same(jfn, fn, *args)
+            grads = torch.autograd.grad(result.sum(), args)
+            torch.testing.assert_close(grads, torch.autograd.grad(fn(*args).sum(), args))
+
+    if plain:
+        with torch_private.plain_way():
+            run()
+        assert misses(jfn) == 3
+    else:
+        run()
+        assert misses(jfn) <= 4
+        assert all(e.kind == "symbolic" for e in entries(jfn))
+
+
+def test_what_torch_refuses_is_refused():
+    def fn(x, y):
+        return torch.addmm(torch.zeros(3), x, y)
+
+    jfn, plain = compiled(fn), thunder.jit(fn)
+    same(jfn, fn, torch.ones(2, 4), torch.ones(4, 3))
+    bad = torch.ones(2, 5), torch.ones(4, 3)
+    with pytest.raises(Exception) as expected:  # noqa: PT011
+        plain(*bad)
+    with pytest.raises(type(expected.value)):
+        jfn(*bad)
+
+
+s, t = sympy.symbols("s t", integer=True)
+A, B = symbols.size(0, 0), symbols.size(0, 1)
+TERMS = st.recursive(
+    st.sampled_from([s, t, sympy.Integer(1), sympy.Integer(2), sympy.Integer(3)]),
+    lambda terms: st.builds(
+        lambda op, a, b: op(a, b),
+        st.sampled_from([lambda a, b: a + b, lambda a, b: a * b, lambda a, b: a - b, sympy.Max, sympy.Min]),
+        terms,
+        terms,
+    ),
+    max_leaves=6,
+)
+RELATIONS = st.builds(
+    lambda op, a, b: op(a, b), st.sampled_from([sympy.Eq, sympy.Ne, sympy.Lt, sympy.Le, sympy.Gt, sympy.Ge]), TERMS, TERMS
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(TERMS | RELATIONS)
+def test_terms_mean_the_same(term):
+    value = from_sympy.value_of(term, {s: A, t: B})
+    for n, m in itertools.product(range(5), repeat=2):
+        expected = term.subs({s: n, t: m}) if hasattr(term, "subs") else term
+        found = symbols.evaluate(value, {"s0_0": n, "s0_1": m})
+        assert bool(expected) == found if isinstance(found, bool) else int(expected) == found, (term, value)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(RELATIONS, min_size=1, max_size=6), st.integers(0, 5), st.integers(0, 5))
+def test_facts_that_are_dropped_are_implied_by_those_that_stay(relations, n, m):
+    here = {"s0_0": n, "s0_1": m}
+    recorder, asked = Recorder(here), []
+    for relation in relations:
+        value = from_sympy.value_of(relation, {s: A, t: B})
+        outcome = symbols.evaluate(value, here)
+        recorder.truth(value, outcome)
+        asked.append((value, outcome))
+    recorder.settle()
+    for i, j in itertools.product(range(7), repeat=2):
+        sizes = {"s0_0": i, "s0_1": j}
+        if all(symbols.evaluate(f.test, sizes) == f.outcome for f in recorder.facts):
+            for value, outcome in asked:
+                assert symbols.evaluate(value, sizes) == outcome, (recorder.facts, value, sizes)
+
+
+def test_programs_that_compute_the_same_are_one():
+    def fn(x, n):
+        if n > 5:
+            return x * 2
+        return x + x if n == 3 else x * 2
+
+    jfn = compiled(fn)
+    for n in (1, 7, 3, 8, 2):
+        same(jfn, fn, torch.ones(4), n)
+    computations = [e.program.entry.computation_fn for e in entries(jfn)]
+    assert len(set(computations)) == 2 < len(computations)
+
+
+def test_modules_made_while_tracing_after_torch_compile():
+    from torch._dynamo.mutation_guard import install_generation_tagging_init
+
+    install_generation_tagging_init()
+
+    def fn(x):
+        return torch.nn.ReLU()(x) * 2
+
+    jfn = compiled(fn)
+    for n in (3, 4, 5):
+        same(jfn, fn, torch.randn(n))
+    assert misses(jfn) == 1
