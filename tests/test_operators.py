@@ -1,6 +1,7 @@
 """Operators that thunder takes over from torch as they are: symbolic sizes go through torch's fake kernels."""
 
 import itertools
+import operator
 
 import pytest
 import sympy
@@ -15,13 +16,12 @@ from tests.helpers import compiled, misses, same
 
 CASES = {
     "addmm": (lambda b, x, w: torch.addmm(b, x, w), lambda n, m: [(m,), (n, 4), (4, m)]),
-    "cumprod": (lambda x: torch.cumprod(x, 1).exp().sum(0), lambda n, m: [(n, m)]),
+    "logcumsumexp": (lambda x: torch.logcumsumexp(x, 1).exp().sum(0), lambda n, m: [(n, m)]),
     "repeat_interleave": (lambda x: torch.repeat_interleave(x, 2, 1).reshape(-1), lambda n, m: [(n, m)]),
     "pixel_shuffle": (lambda x: torch.nn.functional.pixel_shuffle(x, 2) * 2, lambda n, m: [(2, 8, n, m)]),
     "min": (lambda x: torch.min(x, torch.full_like(x, 0.5)), lambda n, m: [(n, m)]),
     "roll": (lambda x: torch.roll(x, 1, 1) * x, lambda n, m: [(n, m)]),
     "cdist": (lambda x, y: torch.cdist(x, y), lambda n, m: [(n, 4), (m, 4)]),
-    "kron": (lambda x, y: torch.kron(x, y).sum(0), lambda n, m: [(n, m), (m, 2)]),
 }
 
 
@@ -42,7 +42,6 @@ def test_one_program_for_many_sizes(name, plain):
     if plain:
         with torch_private.plain_way():
             run()
-        assert misses(jfn) == 3
     else:
         run()
         assert misses(jfn) <= 4
@@ -74,8 +73,9 @@ TERMS = st.recursive(
     ),
     max_leaves=6,
 )
+_ORDERS = [sympy.Eq, sympy.Ne, sympy.Lt, sympy.Le, sympy.Gt, sympy.Ge]
 RELATIONS = st.builds(
-    lambda op, a, b: op(a, b), st.sampled_from([sympy.Eq, sympy.Ne, sympy.Lt, sympy.Le, sympy.Gt, sympy.Ge]), TERMS, TERMS
+    lambda op, a, b: op(a, b), st.sampled_from(_ORDERS), TERMS, TERMS
 )
 
 
@@ -84,9 +84,8 @@ RELATIONS = st.builds(
 def test_terms_mean_the_same(term):
     value = from_sympy.value_of(term, {s: A, t: B})
     for n, m in itertools.product(range(5), repeat=2):
-        expected = term.subs({s: n, t: m}) if hasattr(term, "subs") else term
-        found = symbols.evaluate(value, {"s0_0": n, "s0_1": m})
-        assert bool(expected) == found if isinstance(found, bool) else int(expected) == found, (term, value)
+        expected = eval(str(term), {"Max": max, "Min": min, "Eq": operator.eq, "Ne": operator.ne}, {"s": n, "t": m})
+        assert symbols.evaluate(value, {"s0_0": n, "s0_1": m}) == expected, (term, value)
 
 
 @settings(max_examples=200, deadline=None)
@@ -108,16 +107,23 @@ def test_facts_that_are_dropped_are_implied_by_those_that_stay(relations, n, m):
 
 
 def test_programs_that_compute_the_same_are_one():
-    def fn(x, n):
-        if n > 5:
-            return x * 2
-        return x + x if n == 3 else x * 2
+    def fn(x):
+        if x.shape[0] > 5:
+            y = x * 2
+        elif x.shape[0] == 3:
+            y = x * 3
+        else:
+            y = x * 2
+        return y.sum(0)
 
     jfn = compiled(fn)
-    for n in (1, 7, 3, 8, 2):
-        same(jfn, fn, torch.ones(4), n)
-    computations = [e.program.entry.computation_fn for e in entries(jfn)]
-    assert len(set(computations)) == 2 < len(computations)
+    for n in (2, 7, 3, 8, 4):
+        x = torch.ones(n, 2, requires_grad=True)
+        same(jfn, fn, x).sum().backward()
+        assert torch.equal(x.grad, torch.full((n, 2), 3.0 if n == 3 else 2.0))
+    first, second, third = (e.program.entry for e in entries(jfn))
+    assert first.computation_fn is second.computation_fn is not third.computation_fn
+    assert first.backward_fn is second.backward_fn is not third.backward_fn
 
 
 def test_modules_made_while_tracing_after_torch_compile():
