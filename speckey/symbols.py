@@ -442,6 +442,8 @@ def floordiv(a: Value, b: Value, knowledge: Knowledge = _NOTHING) -> Value:
         return _from_polynomial(_add(whole, {(): remaining // divisor}))
     if isinstance(remaining, Expr) and remaining.op == "//" and _both_positive(remaining.args[1], divisor, knowledge):
         return add(_from_polynomial(whole), floordiv(remaining.args[0], mul(remaining.args[1], divisor), knowledge))
+    low, high = bounds(remaining)  # those of an atom hold whatever is known
+    divisor_low, _ = bounds(divisor)
     bound_low = 0 if low >= 0 and divisor_low > 0 else -INF
     bound_high = high if low >= 0 and divisor_low > 0 else INF
     if not isinstance(divisor, Expr) and low > -INF:
@@ -466,6 +468,8 @@ def mod(a: Value, b: Value, knowledge: Knowledge = _NOTHING) -> Value:
     divisor_low, divisor_high = bounds(b, knowledge)
     if low >= 0 and high < divisor_low:
         return remaining
+    low, high = bounds(remaining)  # those of an atom hold whatever is known
+    divisor_low, divisor_high = bounds(b)
     positive = divisor_low > 0
     return Expr(
         f"{_operand(remaining)} % {_operand(b)}",
@@ -643,6 +647,7 @@ def absolute(a: Value, knowledge: Knowledge = _NOTHING) -> Value:
             return to_int(a)
         if high <= 0:
             return neg(a)
+        low, high = bounds(a)  # those of an atom hold whatever is known
         return Expr(f"abs({to_int(a)!r})", int, "abs", (a,), 0, max(-low, high))
     return _float_call("abs", a)
 
@@ -664,7 +669,7 @@ def _larger(function: str, a: Value, b: Value, knowledge: Knowledge) -> Value:
     if low >= 0 or high <= 0:
         return to_int(a if (low >= 0) == (function == "max") else b)
     a, b = sorted((to_int(a), to_int(b)), key=lambda v: _operand(v))
-    (a_low, a_high), (b_low, b_high) = bounds(a, knowledge), bounds(b, knowledge)
+    (a_low, a_high), (b_low, b_high) = bounds(a), bounds(b)  # those of an atom hold whatever is known
     choose = max if function == "max" else min
     code = f"{function}({_bare(a)}, {_bare(b)})"
     return Expr(code, int, "larger", (function, a, b), choose(a_low, b_low), choose(a_high, b_high))

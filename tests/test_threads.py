@@ -13,7 +13,7 @@ from speckey import entries, thunder_hooks
 from speckey.cache import table_of
 from tests.helpers import assert_same, compiled, misses, same
 from tests.program_fuzz import WAYS, generate, load, outcome
-from tests.program_fuzz import _compare as compare_outcomes
+from tests.program_fuzz import compare as compare_outcomes
 
 DEADLINE = 120  # seconds, after which threads count as locked up
 
