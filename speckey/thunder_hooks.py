@@ -1368,8 +1368,24 @@ def _swap_number(self, old, new):
     """A number of the trace may be a constant when a transform computes it again: facts came in between."""
     if isinstance(old, NumberProxy) and isinstance(new, Number) and _tracing.get() is not None:
         self.swap_map[proxies.variableify(old)] = new
-    else:
-        _add_to_swap_map(self, old, new)
+        return
+    if isinstance(old, NumberProxy) and isinstance(new, NumberProxy) and _symbolic_tracing() is not None:
+        # thunder takes a number that is there already for the new name of the other.
+        one, other = (new, old) if proxies.variableify(new) in self.env else (old, new)
+        if _ends_in(self.swap_map, other, one):
+            return  # the other way round they were exchanged before, and one name for the number is enough
+    _add_to_swap_map(self, old, new)
+
+
+def _ends_in(swap_map: Mapping, number: Any, other: NumberProxy) -> bool:
+    """Whether following the exchanges from one number leads to another."""
+    seen: set[str] = set()
+    while isinstance(number, NumberProxy) and number.name not in seen:
+        if number.name == other.name:
+            return True
+        seen.add(number.name)
+        number = swap_map.get(proxies.variableify(number))
+    return False
 
 
 def _write_number(self, v, val, allow_duplicates=True):

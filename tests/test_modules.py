@@ -193,3 +193,41 @@ def test_a_name_that_becomes_something_else(becomes):
         model.__dict__["w"] = torch.full((4,), 9.0)
     for n in (3, 5):
         same(jfn, model, torch.randn(n, 4))
+
+
+class Residual(torch.nn.Module):
+    """A residual network in small: sizes of one tensor come to another by several ways."""
+
+    def __init__(self, channels=4, stride=1):
+        super().__init__()
+        self.first = torch.nn.Conv2d(channels, channels, 3, stride, 1)
+        self.second = torch.nn.Conv2d(channels, channels, 3, 1, 1)
+        self.down = torch.nn.Conv2d(channels, channels, 1, stride) if stride > 1 else None
+
+    def forward(self, x):
+        y = self.second(torch.relu(self.first(x)))
+        return torch.relu(y + (x if self.down is None else self.down(x)))
+
+
+def test_the_backward_of_residual_blocks_with_pooling_is_symbolic():
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 4, 7, 2, 3),
+        torch.nn.BatchNorm2d(4),
+        torch.nn.MaxPool2d(3, 2, 1),
+        Residual(),
+        Residual(stride=2),
+        Residual(stride=2),
+        Residual(stride=2),
+        torch.nn.AdaptiveAvgPool2d((1, 1)),
+        torch.nn.Flatten(1),
+        torch.nn.Linear(4, 3),
+    ).double()
+    eager, jfn = copy.deepcopy(model), compiled(model)
+    for shape in [(2, 3, 64, 96), (3, 3, 96, 64), (5, 3, 64, 64)]:
+        x = torch.randn(shape, dtype=torch.float64)
+        result, expected = jfn(x), eager(x)
+        torch.testing.assert_close(result, expected)
+        ours = torch.autograd.grad(result.pow(2).sum(), list(model.parameters()))
+        torch.testing.assert_close(ours, torch.autograd.grad(expected.pow(2).sum(), list(eager.parameters())))
+    assert all(e.kind == "symbolic" for e in entries(jfn))
