@@ -118,6 +118,7 @@ class Tracing:
     silent: int = 0  # > 0 while a known reader computes
     transforming: bool = False  # the program is traced, and is being transformed for execution
     exceptions: list[str] = attrs.field(factory=list)
+    raised: list[BaseException] = attrs.field(factory=list)  # by a ``raise`` of the program
     fakes: list[FakeSizes] = attrs.field(factory=list)  # given to fake kernels whose assumptions are not facts yet
     plain_fakes: bool = False  # fake kernels get plain sizes
 
@@ -1326,6 +1327,16 @@ def _lookaside(fn, *args, **kwargs):
 # What ends loops and attribute look-ups; no program branches on a number by it.
 _ORDINARY_EXCEPTIONS = (StopIteration, AttributeError, GeneratorExit)
 _curexc = interpreter.InterpreterRuntimeCtx.curexc
+_raise_handler = _opcode_handlers["RAISE_VARARGS"]
+
+
+def _raise(inst, /, stack, **rest):
+    """A ``raise`` of the program itself: what led there are branches, which are facts."""
+    result = _raise_handler(inst, stack=stack, **rest)
+    tracing = _tracing.get()
+    if tracing is not None and inst.arg and result is _EXCEPTION_RAISED and _program_asks():
+        tracing.raised.append(_curexc.fget(interpreter.get_interpreterruntimectx()))
+    return result
 
 
 def _note_exception(ctx, value):
@@ -1333,7 +1344,12 @@ def _note_exception(ctx, value):
     tracing = _tracing.get()
     if tracing is not None and value is None:
         reached = _curexc.fget(ctx)
-        if reached is not None and not isinstance(reached, _ORDINARY_EXCEPTIONS) and _program_asks():
+        if (
+            reached is not None
+            and not isinstance(reached, _ORDINARY_EXCEPTIONS)
+            and all(reached is not known for known in tracing.raised)
+            and _program_asks()
+        ):
             tracing.exceptions.append(type(reached).__name__)
     _curexc.fset(ctx, value)
 
@@ -1449,6 +1465,7 @@ def _install() -> None:
     interpreter.globals_lookup = _look_up_global
     interpreter._default_provenance_tracking_lookaside_map[dict.__contains__] = _contains
     _opcode_handlers["IS_OP"] = _is
+    _opcode_handlers["RAISE_VARARGS"] = _raise
     _lookasides[_order] = interpreter.interpreter_needs_wrap(_order)
     _lookasides[isinstance] = _isinstance
     _lookasides[getattr] = _getattr

@@ -185,3 +185,20 @@ def test_a_program_that_changes_the_default_dtype_is_refused_as_by_thunder():
     finally:
         torch.set_default_dtype(torch.float32)
     assert not entries(jfn)
+
+
+def test_an_exception_that_the_program_raises_itself_is_a_branch():
+    def fn(x):
+        try:
+            if x.shape[0] > 5:
+                raise ValueError(x.shape[1])
+            y = x * 2
+        except ValueError as error:
+            y = x * error.args[0]
+        return y
+
+    jfn = compiled(fn)
+    for shape in [(3, 4), (7, 4), (4, 5), (8, 5), (9, 6), (2, 7), (9, 4)]:
+        same(jfn, fn, torch.randn(shape))
+    assert all(e.kind == "symbolic" for e in entries(jfn))
+    assert len(entries(jfn)) <= 4
