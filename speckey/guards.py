@@ -16,7 +16,7 @@ from array import array
 from collections import deque
 from collections.abc import Mapping
 from types import BuiltinMethodType, FunctionType, MappingProxyType, MethodType, MethodWrapperType
-from typing import Any
+from typing import Any, TypeAlias
 
 import attrs
 import torch
@@ -28,7 +28,7 @@ except ImportError:  # torch works without it
 
 # How to get at a value: ("fn",) the compiled function or module, ("args",), ("kwargs",),
 # ("object", Box), ("attr", path, name) or ("item", path, key).
-Path = tuple
+Path: TypeAlias = tuple[Any, ...]
 
 
 @attrs.frozen(eq=False)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from typing import Any
 
 import attrs
@@ -74,7 +74,7 @@ class SpecKey:
     Facts are in canonical order: keys of two entries are equal when they say the same.
     """
 
-    signature: tuple
+    signature: tuple[Hashable, ...]
     size_one: tuple[Fact, ...]
     broadcast: tuple[Fact, ...]
     branches: tuple[Fact, ...]
@@ -82,7 +82,9 @@ class SpecKey:
     names: Names = attrs.field(eq=False, repr=False, default=Names(()))
 
     @classmethod
-    def of(cls, signature: tuple, facts: Iterable[Fact], arguments: tuple[str, ...], names: Names) -> SpecKey:
+    def of(
+        cls, signature: tuple[Hashable, ...], facts: Iterable[Fact], arguments: tuple[str, ...], names: Names
+    ) -> SpecKey:
         parts: dict[Part, list[Fact]] = {part: [] for part in Part}
         for fact in sorted(facts, key=lambda f: (len(f.test.code), f.test.code)):
             parts[symbols.part(fact.test)].append(fact)
@@ -112,7 +114,7 @@ class SpecKey:
         return "\n".join(lines)
 
 
-def names_of_parameters(fn: Any, args: tuple, kwargs: dict) -> dict[Path, str]:
+def names_of_parameters(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[Path, str]:
     """The user's names of the arguments that were passed."""
     function = getattr(fn, "forward", fn)
     try:
@@ -128,7 +130,7 @@ def names_of_parameters(fn: Any, args: tuple, kwargs: dict) -> dict[Path, str]:
     return names
 
 
-def path_text(path: tuple, parameters: Mapping[tuple, str]) -> str:
+def path_text(path: Path, parameters: Mapping[Path, str]) -> str:
     """A path in the arguments as the user would write it: ``batch['ids']``."""
     known = parameters.get(path)
     if known is not None:

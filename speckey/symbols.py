@@ -14,8 +14,10 @@ from __future__ import annotations
 import enum
 import functools
 import math
+import operator
+import types
 from collections.abc import Callable, Iterable, Mapping
-from typing import Union
+from typing import Any, Union
 
 import attrs
 
@@ -33,7 +35,7 @@ class Expr:
     code: str
     kind: type
     op: str
-    args: tuple
+    args: tuple[Any, ...]
     low: float = -INF
     high: float = INF
 
@@ -147,7 +149,7 @@ def _from_polynomial(terms: Polynomial) -> Value:
     return Expr(_sum_code(items), int, "poly", items)
 
 
-def _term_order(item: tuple[Monomial, int]) -> tuple:
+def _term_order(item: tuple[Monomial, int]) -> tuple[bool, int, list[tuple[int, str]]]:
     # Constants last, so that the first term decides the sign of a predicate.
     monomial, _ = item
     return (not monomial, len(monomial), [(len(atom.code), atom.code) for atom in monomial])
@@ -439,7 +441,7 @@ def floordiv(a: Value, b: Value, knowledge: Knowledge = _NOTHING) -> Value:
     if low >= 0 and high < divisor_low:
         return _from_polynomial(whole)
     if not isinstance(remaining, Expr) and not isinstance(divisor, Expr):
-        return _from_polynomial(_add(whole, {(): remaining // divisor}))
+        return _from_polynomial(_add(whole, {(): int(remaining // divisor)}))
     if isinstance(remaining, Expr) and remaining.op == "//" and _both_positive(remaining.args[1], divisor, knowledge):
         return add(_from_polynomial(whole), floordiv(remaining.args[0], mul(remaining.args[1], divisor), knowledge))
     low, high = bounds(remaining)  # those of an atom hold whatever is known
@@ -610,7 +612,7 @@ def _as_integer(value: Value) -> Value | None:
     if _is_integer(value):
         return value
     if not isinstance(value, Expr):
-        return int(value) if value.is_integer() else None
+        return int(value) if isinstance(value, float) and value.is_integer() else None
     exact = _integer_of_float(value)
     return exact if exact is not None and is_exact_as_float(exact) else None
 
@@ -811,7 +813,8 @@ def not_(a: Value) -> Value:
     if not isinstance(a, Expr):
         return not a
     if a.op == "not":
-        return a.args[0]
+        inner: Value = a.args[0]
+        return inner
     return Expr(f"not ({a.code})", bool, "not", (a,))
 
 
@@ -844,7 +847,7 @@ def xor(a: Value, b: Value) -> Value:
 
 
 # How each kind of expression is rebuilt from simplified arguments.
-_BUILD: Mapping[str, Callable[[Expr, list, Knowledge], Value]] = {
+_BUILD: Mapping[str, Callable[[Expr, list[Any], Knowledge], Value]] = {
     "//": lambda e, a, k: floordiv(a[0], a[1], k),
     "%": lambda e, a, k: mod(a[0], a[1], k),
     "int": lambda e, a, k: to_int(a[0]),
@@ -872,27 +875,24 @@ def _rebuilt_eq0(value: Value, knowledge: Knowledge) -> Value:
     return eq(value, 0, knowledge)
 
 
-def _any_expr(args: list) -> bool:
+_ARITHMETIC = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv}
+_OPERATIONS: Mapping[str, Mapping[str, Callable[..., Any]]] = {
+    "call": {"ceil": math.ceil, "floor": math.floor, "trunc": math.trunc, "round": round},
+    "float_call": {"neg": operator.neg, "float": float, "abs": abs},
+    "float_op": _ARITHMETIC,
+    "compare": {"==": operator.eq, ">=": operator.ge, ">": operator.gt},
+}
+
+
+def _any_expr(args: list[Any]) -> bool:
     return any(isinstance(a, Expr) for a in args)
 
 
-def _constant(expr: Expr, args: list) -> Value:
+def _constant(expr: Expr, args: list[Any]) -> Value:
     """The value of an operation whose arguments have all become constants."""
     op, *operands = args
-    if expr.op == "call":
-        return {"ceil": math.ceil, "floor": math.floor, "trunc": math.trunc, "round": round}[op](*operands)
-    if expr.op == "float_call":
-        return {"neg": lambda x: -x, "float": float, "abs": abs}[op](*operands)
-    a, b = operands
-    return {
-        "+": lambda: a + b,
-        "-": lambda: a - b,
-        "*": lambda: a * b,
-        "/": lambda: a / b,
-        "==": lambda: a == b,
-        ">=": lambda: a >= b,
-        ">": lambda: a > b,
-    }[op]()
+    value: Value = _OPERATIONS[expr.op][op](*operands)
+    return value
 
 
 # -- facts -----------------------------------------------------------------------------------------
@@ -966,7 +966,7 @@ def part(test: Expr) -> Part:
 
 
 @functools.lru_cache(maxsize=16384)
-def _compiled(code: str):
+def _compiled(code: str) -> types.CodeType:
     return compile(code, "<speckey expression>", "eval")
 
 

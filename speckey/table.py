@@ -13,7 +13,7 @@ told of changes.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 
 class HasKey(Protocol):
@@ -38,7 +38,7 @@ class Unit(Protocol):
 class Switch(Protocol):
     """Generated code that finds a child by a dict, which may grow without new code."""
 
-    def add(self, answer: Hashable, child: Node) -> None: ...
+    def add(self, answer: Hashable, child: Node[Any]) -> None: ...
     def drop(self, answer: Hashable) -> None: ...
 
 
@@ -46,6 +46,7 @@ MISS = object()  # what a look-up and an entry's function return instead of a re
 
 E = TypeVar("E", bound=HasKey)
 R = TypeVar("R")
+Ask: TypeAlias = Callable[[Hashable], Hashable]
 
 
 class Node(Generic[E]):
@@ -147,13 +148,13 @@ class Tree(Generic[E]):
     def rebuild(self, entries: Iterable[E]) -> None:
         """Be the tree of these entries, whatever state it is in."""
         unit = self.root.unit
-        self.root.__init__()  # type: ignore[misc]  (its unit is known to callers)
+        Node.__init__(self.root)  # the same node: callers hold it
         self.root.unit = unit
         for entry in entries:
             self.insert(entry)
         _stale(unit)
 
-    def find(self, ask: Callable[[Hashable], Hashable], shapes: Hashable, accept: Callable[[E], R | None]) -> R | None:
+    def find(self, ask: Ask, shapes: Hashable, accept: Callable[[E], R | None]) -> R | None:
         """What ``accept`` makes of the first entry that fits and that it does not turn down.
 
         ``ask`` answers a question about the call, or raises ``ArithmeticError`` where it makes no sense.
@@ -161,7 +162,7 @@ class Tree(Generic[E]):
         """
         return self._find(self.root, ask, shapes, accept)
 
-    def _find(self, node: Node[E], ask: Callable, shapes: Hashable, accept: Callable[[E], R | None]) -> R | None:
+    def _find(self, node: Node[E], ask: Ask, shapes: Hashable, accept: Callable[[E], R | None]) -> R | None:
         for entry in [*reversed(node.exact.get(shapes, ())), *reversed(node.entries)]:
             if (result := accept(entry)) is not None:
                 return result
@@ -180,9 +181,9 @@ def _stale(unit: Unit | None) -> None:
         unit.stale()
 
 
-def _path_to(root: Node, entry: HasKey, path: list) -> bool:
+def _path_to(root: Node[Any], entry: HasKey, path: list[tuple[Node[Any], object]]) -> bool:
     """Fill ``path`` with the nodes from the root to the one that holds the entry."""
-    waiting: list[tuple[int, Node, object]] = [(0, root, None)]
+    waiting: list[tuple[int, Node[Any], object]] = [(0, root, None)]
     while waiting:
         depth, node, by = waiting.pop()
         del path[depth:]

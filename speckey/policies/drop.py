@@ -66,7 +66,7 @@ class Drop(Protocol):
         ...
 
 
-def _at_least_one(instance: Any, attribute: Any, value: object) -> None:
+def _at_least_one(instance: Any, attribute: Any, value: int) -> None:
     name = type(instance).__name__
     if type(value) is not int:
         raise TypeError(f"{name}(max_entries=...) expects an int, got {value!r}")
