@@ -818,12 +818,17 @@ def _moderate(value) -> bool:
     return True
 
 
+# Those of the tensors among the arguments, and how often.
+_DTYPES = (torch.float32, torch.float64, torch.int64, torch.bool)
+_WEIGHTS = (10, 2, 2, 1)
+
+
 def _family(rng: random.Random, grad: bool | None) -> tuple[list[Combo], str]:
     """The inputs of one program: 10 to 14 combos that mostly go together, and the parameters they are passed to."""
     count = rng.choices([1, 2, 3], [3, 5, 2])[0]
     ranks = rng.choices(range(5), [1, 5, 8, 4, 2], k=count)
     relations = rng.choices(["same", "suffix", "matmul", "free"], [6, 4, 1, 2], k=count)
-    dtypes = [rng.choices([torch.float32, torch.int64, torch.bool], [12, 2, 1])[0] for _ in range(count)]
+    dtypes = [rng.choices(_DTYPES, _WEIGHTS)[0] for _ in range(count)]
     vary_rank, vary_dtype, aliases = rng.random() < 0.15, rng.random() < 0.1, rng.random() < 0.15
     with_grad = rng.random() < 0.35 if grad is None else grad
     some_grad = rng.random() < 0.3  # else all of them
