@@ -111,10 +111,15 @@ def compile_entry(call: Call, *, exactly: bool = False, reason: str = "") -> Ent
                 except OUT_OF_MEMORY:
                     raise
                 except Exception as error:
-                    reason = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+                    reason = _reason_of(error)
                     # What the program did to it would be taken for the state that the call found.
                     torch.set_default_dtype(call.description.answer("default dtype"))
     return _compile(call, frozenset(), frozenset(), reason)
+
+
+def _reason_of(error: BaseException) -> str:
+    error = thunder_hooks.cause_of(error)
+    return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
 
 
 def outside_of_bounds(call: Call) -> str:

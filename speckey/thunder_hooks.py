@@ -25,7 +25,7 @@ import sysconfig
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from numbers import Number
-from types import BuiltinMethodType, CodeType, FunctionType, GetSetDescriptorType, MethodWrapperType
+from types import BuiltinMethodType, CodeType, FunctionType, GetSetDescriptorType, MethodWrapperType, ModuleType
 from typing import Any, Protocol
 
 import attrs
@@ -41,6 +41,7 @@ from speckey.withheld import ValueWithheld, holds_withheld, is_withheld, withhol
 
 from thunder.core import (
     baseutils,
+    dtypes,
     interpreter,
     jit_ext,
     langctxs,
@@ -57,7 +58,7 @@ from thunder.common import CompileStats
 from thunder.core.compile_data import compile_data_and_stats, get_compile_data
 from thunder.core.interpreter import ProvenanceRecord, PseudoInst, WrappedValue
 from thunder.core.options import CACHE_OPTIONS
-from thunder.core.proxies import AnyProxy, NumberProxy, Proxy, TensorProxy
+from thunder.core.proxies import AnyProxy, NumberProxy, Proxy, TensorProxy, pytype
 from thunder.core.trace import _tracectx, get_tracectx
 from thunder.executors.torch_autograd import connect_to_autograd
 
@@ -68,6 +69,7 @@ __all__ = [
     "attach_backward",
     "bare",
     "cache_option",
+    "cause_of",
     "compile_program",
     "copied_state",
     "current_trace",
@@ -101,6 +103,12 @@ __all__ = [
 
 class Unsafe(Exception):
     """The symbolic tracing took a way that the program would not have taken with plain numbers."""
+
+
+def cause_of(error: BaseException) -> BaseException:
+    """What thunder's interpreter wraps when a function that it does not interpret raises."""
+    wraps = isinstance(error, interpreter.InterpreterError) and error.__cause__ is not None
+    return error.__cause__ if wraps else error
 
 
 @attrs.define(eq=False)
@@ -204,20 +212,66 @@ def _concrete(value: object) -> object:
     return value.value if isinstance(value, NumberProxy) else value
 
 
-def _concrete_deep(value: object) -> object:
-    if isinstance(value, NumberProxy):
-        return value.value
-    if type(value) in (tuple, list, set):
-        return type(value)(_concrete_deep(v) for v in value)
-    if type(value) is dict:
-        return {_concrete_deep(k): _concrete_deep(v) for k, v in value.items()}
-    return value
+_CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque)
+
+
+def _items_of(container: Any) -> Iterator[object]:
+    return itertools.chain.from_iterable(container.items()) if isinstance(container, dict) else iter(container)
 
 
 def _holds_number(value: object) -> bool:
-    if type(value) is dict:
-        return any(_holds_number(v) for pair in value.items() for v in pair)
-    return _is_known(value) or (type(value) in (tuple, list, set) and any(_holds_number(v) for v in value))
+    return _is_known(value) or (isinstance(value, _CONTAINERS) and any(map(_is_known, _inside(value))))
+
+
+def _inside(container: Any) -> Iterator[object]:
+    """What a container holds at any depth."""
+    waiting, seen = [container], {id(container)}
+    while waiting:
+        for item in _items_of(waiting.pop()):
+            if not isinstance(item, _CONTAINERS):
+                yield item
+            elif id(item) not in seen:
+                seen.add(id(item))
+                waiting.append(item)
+
+
+class _Plain:
+    """Arguments for a function written in C: plain numbers in place of proxies; reading them is a fact.
+
+    Containers that hold proxies are copied.  A function that changes or returns such a copy does not do
+    what it would have done to the program's own container.
+    """
+
+    def __init__(self) -> None:
+        self.copies: list[tuple[Any, list]] = []
+
+    def __call__(self, value: Any) -> Any:
+        if isinstance(value, NumberProxy):
+            return value.value
+        if not isinstance(value, _CONTAINERS) or not _holds_number(value):
+            return value
+        if any(item is value for item, _ in self.copies):
+            raise Unsafe("a container of sizes that holds itself is given to a function")
+        self.copies.append((value, list(_items_of(value))))
+        kind = type(value)
+        if kind is dict:
+            copy = {self(k): self(v) for k, v in value.items()}
+        elif kind in (tuple, list, set, frozenset, torch.Size):
+            copy = kind(map(self, value))
+        elif issubclass(kind, tuple) and hasattr(kind, "_make"):
+            copy = kind._make(map(self, value))
+        else:
+            raise Unsafe(f"a {kind.__name__} of sizes is given to a function")
+        self.copies.append((copy, list(_items_of(copy))))
+        return copy
+
+    def call(self, fn: Callable, args: Iterable, kwargs: Mapping[str, Any]) -> Any:
+        result = fn(*map(self, args), **{name: self(value) for name, value in kwargs.items()})
+        for container, before in self.copies:
+            after = list(_items_of(container))
+            if container is result or len(after) != len(before) or any(map(operator.is_not, after, before)):
+                raise Unsafe(f"{getattr(fn, '__name__', 'a function')} changes or returns a container of sizes")
+        return result
 
 
 def _code_of(function: Callable, *nested: str) -> CodeType:
@@ -407,6 +461,10 @@ def _call_symbol(self, *args, **kwargs):
     tracing = _symbolic_tracing()
     if tracing is None:
         return _symbol_call(self, *args, **kwargs)
+    if self.id == _TENSOR and args:
+        args = (_tensor_data(*args, **kwargs), *args[1:])
+        if isinstance(args[0], TensorProxy):
+            return args[0]
     build = _NUMBER_OPERATIONS.get(self.id)
     if build is None or kwargs or not any(_is_symbolic(a) for a in args):
         return _constant(tracing, _call_with_fakes(tracing, self, args, kwargs))
@@ -430,6 +488,41 @@ def _call_symbol(self, *args, **kwargs):
     if self.id in _COMPARISONS:
         result.__dict__[_ASKED] = f" {_COMPARISONS[self.id]} ".join(map(str, exprs))
     return result
+
+
+_TENSOR = thunder.torch.tensor.id
+_MOST_STACKED = 64  # numbers in a call of torch.tensor; those of more are constant
+
+
+def _tensor_data(data: Any, *, dtype: Any = None, device: Any = None, **options: Any) -> Any:
+    """``torch.tensor`` of symbolic numbers, which thunder refuses: the tensor, or the data with plain numbers."""
+    numbers = list(_leaves(data))
+    if not any(_is_symbolic(n) for n in numbers):
+        return data
+    types = [pytype(n) if isinstance(n, (bool, int, float, NumberProxy)) else None for n in numbers]
+    if any(options.values()) or len(numbers) > _MOST_STACKED or None in types:
+        return _Plain()(data)
+    inferred = next(t for t in (float, int, bool) if t in types)
+    if dtype is None:
+        dtype = dtypes.numbertype_to_dtype(inferred)
+    # (thunder takes a dtype that the numbers do not fit for one number, and refuses it for several)
+    elif not utils.can_safe_cast_number_to(inferred(0), dtypes.to_dtype(dtype)):
+        return _Plain()(data)
+    return _stacked(data, {"dtype": dtype, "device": device})
+
+
+def _leaves(data: Any) -> Iterator[Any]:
+    if isinstance(data, (list, tuple)):
+        for item in data:
+            yield from _leaves(item)
+    else:
+        yield data
+
+
+def _stacked(data: Any, options: dict) -> TensorProxy:
+    if isinstance(data, (list, tuple)):
+        return thunder.torch.stack([_stacked(item, options) for item in data])
+    return thunder.torch.full((), data, **options)
 
 
 def _call_with_fakes(tracing: Tracing, sym: Any, args: tuple, kwargs: dict) -> Any:
@@ -691,6 +784,18 @@ def _elementwise_unary(a, name, fn, type_promotion_kind=None):
     return fn(_concrete(a))
 
 
+def _round(self, ndigits=None):
+    """``round(n, 2)``, for which thunder has no parameter."""
+    if ndigits is None:
+        return _number_round(self)
+    if _symbolic_tracing() is None or not _is_known(self):
+        return _number_round(self, ndigits)
+    return round(_concrete(self), _concrete(ndigits))
+
+
+_number_round = NumberProxy.__round__
+
+
 def _number_text(self) -> str:
     if _symbolic_tracing() is not None and _is_known(self):
         return str(_concrete(self))
@@ -733,10 +838,17 @@ _tensor_attribute = TensorProxy.__getattr__
 
 
 def _tensor_attribute_(self, name: str):
-    """``numel`` where nothing is traced: the passes of data parallel training sort by it."""
+    """``numel`` where nothing is traced: the passes of data parallel training sort by it.
+
+    Elsewhere thunder multiplies the sizes that the tensor was made with, which may have been computed
+    within the operator that made it: the trace knows those by no name.
+    """
     if name == "numel" and _symbolic_tracing() is not None and get_tracectx() is None:
         return _Numel(math.prod(map(_concrete, self._shape)))
-    return _tensor_attribute(self, name)
+    found = _tensor_attribute(self, name)
+    if name == "numel" and inspect.isfunction(found):
+        return lambda: functools.reduce(operator.mul, self.shape, 1)
+    return found
 
 
 def _by_value(name: str) -> Callable:
@@ -1225,6 +1337,32 @@ _CALLING_BACK: dict[Any, Callable] = {
 }
 _CALLING_BACK_BY_KEY: dict[Any, Callable] = {sorted: _sorted, min: _min, max: _max}
 
+def _empty_list() -> WrappedValue:
+    made_by = interpreter.wrap_const(list).provenance
+    return interpreter.wrap([], provenance=ProvenanceRecord(PseudoInst.NEW, inputs=[made_by]))
+
+
+def _new_list(cls, iterable=()):
+    """``list.__new__``; thunder's own takes the list for a constant, which might be anyone's."""
+    return _empty_list() if cls.value is list else _thunders_new_list(cls, iterable)
+
+
+_thunders_new_list = interpreter.MutSequenceWrapperMethods.__new__
+
+
+def _fill_list(self, iterable=()):
+    """``list.__init__``, as thunder does it by way of another list, which is also new."""
+    if iterable == ():
+        iterable = interpreter.wrap_const(())
+    items = _empty_list()
+    result = interpreter._interpret_call(list.extend, items, iterable)
+    if result is _EXCEPTION_RAISED:
+        return result
+    self.value[:] = items.value[:]
+    self.item_wrappers = items.item_wrappers[:]
+    return interpreter.wrap_const(None)
+
+
 # What puts a value into a container that may outlive the tracing.
 _STORING = frozenset(
     [
@@ -1260,12 +1398,39 @@ def _in_python(fn: Any, args: tuple, kwargs: dict) -> Callable | None:
         return None
     if function is not None:
         return _interpreted(function) if _program_asks() else None
-    keeps = storing and any(_holds_number(a.value) for a in args[1:])
-    if keeps and _is_from_outside(args[0].provenance):
-        return lambda container, *values: interpreter._interpret_call(
-            fn, container, *(interpreter.wrap_const(_concrete_deep(v.value)) for v in values)
+    if storing and _symbolic_tracing() is not None and not _leaves_no_proxy(fn, args, kwargs):
+        return lambda container, *values, **named: interpreter._interpret_call(
+            fn, container, *map(_to_keep, values), **{name: _to_keep(value) for name, value in named.items()}
         )
     return None
+
+
+def _leaves_no_proxy(fn: Callable, args: tuple, kwargs: dict) -> bool:
+    """Whether a call that stores values leaves no number's proxy in a container that outlives the tracing."""
+    values = [value for value in (*args[1:], *kwargs.values()) if not isinstance(value.value, _UNCHANGING)]
+    if not values or not _is_from_outside(args[0].provenance):
+        return True
+    each = fn.__name__ in ("extend", "update", "__iadd__")
+    for value in values:
+        if _is_known(value.value) or _is_from_outside(value.provenance):
+            continue
+        # A container that the program has made, or what holds one: numbers may be put there at any time.
+        items = list(_items_of(value.value)) if each and isinstance(value.value, _CONTAINERS) else [value.value]
+        if not all(isinstance(item, _UNCHANGING) or _is_known(item) for item in items):
+            raise Unsafe("what the program has made is kept in a container of its caller")
+    return not any(_holds_number(value.value) for value in values)
+
+
+# What holds no number; a tensor's proxy is as good or bad to keep as with thunder's own caches.
+_UNCHANGING = (
+    *(type(None), bool, int, float, complex, str, bytes, slice, range, type, ModuleType, BuiltinMethodType),
+    *(torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Tensor, TensorProxy),
+)
+
+
+def _to_keep(value: WrappedValue) -> WrappedValue:
+    plain = _Plain()(value.value)
+    return value if plain is value.value else interpreter.wrap_const(plain)
 
 
 def _is_given_whole(fn: Any) -> bool:
@@ -1308,6 +1473,8 @@ def _lookaside(fn, *args, **kwargs):
         return _type if len(args) == 1 else _general_lookaside(fn, *args, **kwargs)
     if fn is len and len(args) == 1 and isinstance(args[0].value, TensorProxy):
         return _len
+    if fn is pow and len((*args, *kwargs)) == 3:  # which proxies do not have
+        return _on_plain_numbers(fn)
     found = _general_lookaside(fn, *args, **kwargs)
     if tracing.numbers and _is_given_whole(fn):
         _let_numbers_be_seen((*args, *kwargs.values()))
@@ -1318,10 +1485,12 @@ def _lookaside(fn, *args, **kwargs):
         module = getattr(fn, "__module__", None) or getattr(owner, "__module__", None)
         looks_inside = module not in _PROTOCOL_MODULES or fn in _BY_IDENTITY
         if looks_inside and any(_holds_number(a.value) for a in (*args, *kwargs.values())):
-            return interpreter.interpreter_needs_wrap(
-                lambda *a, **k: fn(*map(_concrete_deep, a), **{n: _concrete_deep(v) for n, v in k.items()})
-            )
+            return _on_plain_numbers(fn)
     return found
+
+
+def _on_plain_numbers(fn: Callable) -> Callable:
+    return interpreter.interpreter_needs_wrap(lambda *args, **kwargs: _Plain().call(fn, args, kwargs))
 
 
 # What ends loops and attribute look-ups; no program branches on a number by it.
@@ -1445,9 +1614,10 @@ def _install() -> None:
     NumberProxy._elementwise_unary_helper = staticmethod(_elementwise_unary)
     NumberProxy.__str__ = _number_text
     NumberProxy.__format__ = _number_format
+    NumberProxy.__round__ = _round
     NumberProxy.__getattr__ = _number_attribute
     TensorProxy.__getattr__ = _tensor_attribute_
-    new = [_number_text, _number_format, _number_attribute, _tensor_attribute_]
+    new = [_number_text, _number_format, _round, _number_attribute, _tensor_attribute_]
     for name in ("__lshift__", "__rlshift__", "__rshift__", "__rrshift__"):
         setattr(NumberProxy, name, _by_value(name))
         new.append(getattr(NumberProxy, name))
@@ -1471,6 +1641,8 @@ def _install() -> None:
     _lookasides[getattr] = _getattr
     _lookasides[hasattr] = _hasattr
     _lookasides[bool] = _bool
+    _lookasides[list.__new__] = _new_list
+    _lookasides[list.__init__] = _fill_list
     interpreter.InterpreterRuntimeCtx.curexc = _curexc.setter(_note_exception)
 
 
