@@ -1247,30 +1247,30 @@ _INDEXING = (list.__getitem__, tuple.__getitem__)  # thunder's want a plain int
 _NOTHING = object()
 
 
-def _map(function, /, *iterables):
+def _map(function, /, *iterables):  # interpreted
     for values in zip(*iterables):  # noqa: B905  (map stops at the shortest)
         yield function(*values)
 
 
-def _filter(function, iterable, /):
+def _filter(function, iterable, /):  # interpreted
     for value in iterable:
         if value if function is None else function(value):
             yield value
 
 
-def _starmap(function, iterable, /):
+def _starmap(function, iterable, /):  # interpreted
     for values in iterable:
         yield function(*values)
 
 
-def _takewhile(predicate, iterable, /):
+def _takewhile(predicate, iterable, /):  # interpreted
     for value in iterable:
         if not predicate(value):
             break
         yield value
 
 
-def _dropwhile(predicate, iterable, /):
+def _dropwhile(predicate, iterable, /):  # interpreted
     dropping = True
     for value in iterable:
         if dropping and predicate(value):
@@ -1279,13 +1279,13 @@ def _dropwhile(predicate, iterable, /):
         yield value
 
 
-def _filterfalse(predicate, iterable, /):
+def _filterfalse(predicate, iterable, /):  # interpreted
     for value in iterable:
         if not (value if predicate is None else predicate(value)):
             yield value
 
 
-def _accumulate(iterable, func, *, initial=None):
+def _accumulate(iterable, func, *, initial=None):  # interpreted
     total = _NOTHING
     if initial is not None:
         total = initial
@@ -1299,7 +1299,7 @@ def _order(keys, reverse):
     return sorted(range(len(keys)), key=keys.__getitem__, reverse=reverse)
 
 
-def _sorted(iterable, /, *, key, reverse=False):
+def _sorted(iterable, /, *, key, reverse=False):  # interpreted
     values = list(iterable)
     keys = []
     for value in values:
@@ -1307,7 +1307,7 @@ def _sorted(iterable, /, *, key, reverse=False):
     return [values[i] for i in _order(keys, reverse)]
 
 
-def _least(values, key, default, sign):
+def _least(values, key, default, sign):  # interpreted
     best, best_key = default, _NOTHING
     for value in values:
         value_key = key(value)
@@ -1318,11 +1318,11 @@ def _least(values, key, default, sign):
     return best
 
 
-def _min(*values, key, default=_NOTHING):
+def _min(*values, key, default=_NOTHING):  # interpreted
     return _least(values if len(values) > 1 else values[0], key, default, -1)
 
 
-def _max(*values, key, default=_NOTHING):
+def _max(*values, key, default=_NOTHING):  # interpreted
     return _least(values if len(values) > 1 else values[0], key, default, 1)
 
 

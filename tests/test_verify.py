@@ -1,6 +1,8 @@
 """Checking results against a program compiled afresh: it finds a wrong program, and changes nothing else."""
 
 import copy
+import dataclasses
+import math
 import random
 
 import pytest
@@ -9,7 +11,14 @@ import torch
 
 import speckey
 from speckey import MismatchError, SpecKeyCache, check, entries
+from speckey.verify import _difference
 from tests.helpers import compiled, same
+
+
+@dataclasses.dataclass
+class Pair:
+    a: int
+    b: int
 
 
 def counts(jfn):
@@ -242,3 +251,32 @@ def test_each_new_value_of_a_free_number_is_checked():
     jfn(torch.ones(3), 3)
     with pytest.raises(MismatchError):
         jfn(torch.ones(3), 4)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "text"),
+    [
+        (1, 1.0, "it is a int, should be a float"),
+        (1, 2, "it is 1, should be 2"),
+        (math.nan, math.nan, ""),
+        ("a", "b", "it is 'a', should be 'b'"),
+        ([1], [1, 2], "it has 1 items, should have 2"),
+        ([1, [2]], [1, [3]], "it[1][0] is 2, should be 3"),
+        ({"a": 1}, {"b": 1}, "it has keys ['a'], should have ['b']"),
+        ({"a": 1}, {"a": 2}, "it['a'] is 1, should be 2"),
+        (Pair(1, 2), Pair(1, 3), "it.b is 2, should be 3"),
+        (torch.ones(1, requires_grad=True), torch.ones(1), "it.requires_grad is True, should be False"),
+        (torch.ones(1), torch.zeros(1), "it: Tensor-likes are not close"),
+        (object(), object(), ""),
+    ],
+)
+def test_the_first_difference_is_named(one, other, text):
+    found = _difference("it", one, other, {})
+    assert found.startswith(text) if text else not found
+
+
+def test_a_call_that_fails_in_both_ways_is_the_users():
+    jfn = verified(lambda x, i: x[i])
+    jfn(torch.randn(5), torch.tensor([1, 4]))
+    with pytest.raises(IndexError):
+        jfn(torch.randn(3), torch.tensor([1, 4, 2]))
