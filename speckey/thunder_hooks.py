@@ -24,8 +24,19 @@ import weakref
 import sysconfig
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
+from dis import Instruction
 from numbers import Number
-from types import BuiltinMethodType, CodeType, FunctionType, GetSetDescriptorType, MethodWrapperType, ModuleType
+from types import (
+    BuiltinFunctionType,
+    BuiltinMethodType,
+    CodeType,
+    FunctionType,
+    GetSetDescriptorType,
+    MethodDescriptorType,
+    MethodWrapperType,
+    ModuleType,
+    WrapperDescriptorType,
+)
 from typing import Any, Protocol
 
 import attrs
@@ -212,10 +223,12 @@ def _concrete(value: object) -> object:
     return value.value if isinstance(value, NumberProxy) else value
 
 
-_CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque)
+_CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque, slice)
 
 
 def _items_of(container: Any) -> Iterator[object]:
+    if isinstance(container, slice):
+        return iter((container.start, container.stop, container.step))
     return itertools.chain.from_iterable(container.items()) if isinstance(container, dict) else iter(container)
 
 
@@ -258,6 +271,8 @@ class _Plain:
             copy = {self(k): self(v) for k, v in value.items()}
         elif kind in (tuple, list, set, frozenset, torch.Size):
             copy = kind(map(self, value))
+        elif kind is slice:
+            copy = slice(*map(self, _items_of(value)))
         elif issubclass(kind, tuple) and hasattr(kind, "_make"):
             copy = kind._make(map(self, value))
         else:
@@ -504,6 +519,8 @@ def _tensor_data(data: Any, *, dtype: Any = None, device: Any = None, **options:
         return _Plain()(data)
     inferred = next(t for t in (float, int, bool) if t in types)
     if dtype is None:
+        if inferred is float and isinstance(data, (list, tuple)) and torch.get_default_dtype() != torch.float32:
+            return _Plain()(data)  # torch, not thunder, decides when the program runs
         dtype = dtypes.numbertype_to_dtype(inferred)
     # (thunder takes a dtype that the numbers do not fit for one number, and refuses it for several)
     elif not utils.can_safe_cast_number_to(inferred(0), dtypes.to_dtype(dtype)):
@@ -1363,22 +1380,134 @@ def _fill_list(self, iterable=()):
     return interpreter.wrap_const(None)
 
 
-# What puts a value into a container that may outlive the tracing.
-_STORING = frozenset(
+# What holds no number, and is not changed by who gets it; a tensor's proxy is as good or bad to keep as with
+# thunder's own caches.
+_UNCHANGING = (
+    *(type(None), bool, int, float, complex, str, bytes, range, type, ModuleType, BuiltinMethodType),
+    *(torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Tensor, TensorProxy),
+)
+_METHODS = (MethodDescriptorType, WrapperDescriptorType)
+# Methods that leave their arguments alone, by Python's data model.  Any other may keep what it is given.
+_READING = frozenset(
     [
-        *(getattr(list, n) for n in ("append", "extend", "insert", "__setitem__", "__iadd__")),
-        *(getattr(dict, n) for n in ("__setitem__", "setdefault", "update")),
-        *(getattr(set, n) for n in ("add", "update")),
-        *(getattr(collections.deque, n) for n in ("append", "appendleft", "extend", "__setitem__")),
+        *("__add__", "__radd__", "__mul__", "__rmul__", "__or__", "__ror__", "__and__", "__rand__", "__sub__"),
+        *("__rsub__", "__xor__", "__rxor__", "__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__"),
+        *("__contains__", "__getitem__", "__getattribute__", "__get__", "__len__", "__iter__", "__reversed__"),
+        *("__repr__", "__str__", "__format__", "__hash__", "__bool__", "__index__", "__call__", "__instancecheck__", "__subclasscheck__"),
+        *("__init__", "__new__", "__setattr__", "__delattr__", "__set__"),  # (setattr is looked at as a whole)
+        *("index", "count", "copy", "get", "keys", "values", "items", "union", "intersection", "difference"),
+        *("symmetric_difference", "issubset", "issuperset", "isdisjoint", "fromkeys", "__next__"),
     ]
 )
+# Modules whose functions leave their arguments alone, apart from those in place.
+_READING_MODULES = ("builtins", "math", "itertools", "_functools", "time", "optree", "torch")
+_IN_PLACE = frozenset(
+    ["setitem", "delitem", *(name for name in dir(operator) if name.startswith("i") and f"__{name}__" in dir(operator))]
+) - {"is_", "is_not", "index", "indexOf", "inv", "invert", "itemgetter"}
+_STORING_EACH = frozenset(["extend", "extendleft", "update", "__iadd__", "__ior__"])
+_BY_KEY = frozenset(["__setitem__", "setdefault", "add", "setitem"])
+
+
+def _may_store(fn: Any) -> bool:
+    """Whether a function written in C may put an argument into the first one."""
+    if isinstance(fn, _METHODS):
+        return fn.__name__ not in _READING
+    if not isinstance(fn, BuiltinFunctionType) or not isinstance(fn.__self__, (ModuleType, type(None))):
+        return False
+    module = fn.__module__ or ""
+    return fn.__name__ in _IN_PLACE if module == "_operator" else module.split(".")[0] not in _READING_MODULES
 
 
 def _is_from_outside(provenance: ProvenanceRecord) -> bool:
+    """Whether a value is one of the program's caller."""
     while provenance.inst in (PseudoInst.LIST_APPEND, PseudoInst.LIST_EXTEND) and provenance.inputs:
         provenance = provenance.inputs[0]
     path = _path(provenance)
-    return path is not None and not _is_thunders_own(path)
+    return path is not None and path[0] != "object" and not _is_thunders_own(path)
+
+
+def _may_be_from_outside(provenance: ProvenanceRecord) -> bool:
+    """Whether a value is not known to be made by the program."""
+    waiting, seen = [provenance], set()
+    while waiting:
+        record = waiting.pop()
+        if id(record) in seen or record.inst in _MADE_BY_PROGRAM:
+            continue
+        if isinstance(record.inst, Instruction) and record.inst.opname.startswith(("BUILD_", "MAKE_")):
+            continue
+        seen.add(id(record))
+        if record.inst is PseudoInst.CONSTANT:
+            if not isinstance(record.value, (*_UNCHANGING, FunctionType, *_METHODS)):
+                return True
+        elif record.inst is PseudoInst.OPAQUE and record.inputs[0].inst is PseudoInst.CONSTANT:
+            if isinstance(record.inputs[0].value, type) and record.inputs[0].value.__module__ in _MAKERS:
+                continue
+            waiting += [i for given in record.inputs for i in (given.inputs or [given])]
+        elif record.inst in _PASSING_ON and record.inputs:
+            waiting += record.inputs[:1]
+        else:
+            return not _is_thunders_own(_path(record) or ("fn",))
+    return False
+
+
+_MAKERS = ("builtins", "collections")  # what their classes make is new
+_PASSING_ON = frozenset([PseudoInst.LIST_APPEND, PseudoInst.LIST_EXTEND, PseudoInst.LOOKASIDE, PseudoInst.BINARY_ADD])
+
+
+def _keeps_numbers(fn: Any, args: tuple, kwargs: dict) -> bool:
+    """Whether a call would leave numbers' proxies in what outlives the tracing; plain numbers may go there."""
+    values = [value for value in (*args[1:], *kwargs.values()) if not isinstance(value.value, _UNCHANGING)]
+    if not values or isinstance(args[0].value, (*_UNCHANGING, tuple, frozenset)):
+        return False
+    if not _may_be_from_outside(args[0].provenance):
+        return False
+    for i, value in enumerate(values):
+        if _is_known(value.value) or _is_from_outside(value.provenance):
+            continue
+        if type(value.value) is tuple and i == 0 and fn.__name__ in _BY_KEY:
+            items = list(_inside(value.value))
+        elif type(value.value) in (list, tuple, dict, set) and fn.__name__ in _STORING_EACH:
+            items = list(_items_of(value.value))
+        else:
+            items = [value.value]
+        # Else a container that the program has made, or what holds one: numbers may get there at any time.
+        if not all(isinstance(item, _UNCHANGING) or _is_known(item) for item in items):
+            raise Unsafe("what the program has made is kept in a container of its caller")
+    return any(_holds_number(value.value) for value in values)
+
+
+def _to_keep(value: WrappedValue) -> WrappedValue:
+    plain = _Plain()(value.value)
+    return value if plain is value.value else interpreter.wrap_const(plain)
+
+
+def _setattr(obj, name, value):
+    """``setattr``: of an object with attributes of its own thunder keeps track, not of classes and slots."""
+    has_own = hasattr(obj.value, "__dict__") and not isinstance(obj.value, type)
+    if not has_own and _symbolic_tracing() is not None and not isinstance(value.value, _UNCHANGING):
+        if _is_known(value.value):
+            value = _to_keep(value)
+        elif _may_be_from_outside(obj.provenance) and not _is_from_outside(value.provenance):
+            raise Unsafe("what the program has made is kept in an attribute of its caller's")
+    return _setattr_lookaside(obj, name, value)
+
+
+_setattr_lookaside = _lookasides[setattr]
+_store_deref_handler = _opcode_handlers["STORE_DEREF"]
+
+
+def _store_deref(inst, /, stack, frame, **rest):
+    """A variable of the caller's, by ``nonlocal``."""
+    if _symbolic_tracing() is not None:
+        cell = frame.localsplus[inst.arg + (frame.code.co_nlocals if sys.version_info < (3, 11) else 0)]
+        value = stack.pop_wrapped()
+        if not isinstance(value.value, _UNCHANGING) and _may_be_from_outside(cell.provenance):
+            if _is_known(value.value):
+                value = _to_keep(value)
+            elif not _is_from_outside(value.provenance):
+                raise Unsafe("what the program has made is kept in a variable of its caller's")
+        stack.append(value)
+    return _store_deref_handler(inst, stack=stack, frame=frame, **rest)
 
 
 def _interpreted(function: Callable) -> Callable:
@@ -1393,44 +1522,16 @@ def _in_python(fn: Any, args: tuple, kwargs: dict) -> Callable | None:
             function = _CALLING_BACK_BY_KEY.get(fn)
         if fn is itertools.accumulate and len(args) == 2 and args[1].value is not None:
             function = _accumulate
-        storing = fn in _STORING
     except TypeError:  # unhashable
         return None
     if function is not None:
         return _interpreted(function) if _program_asks() else None
-    if storing and _symbolic_tracing() is not None and not _leaves_no_proxy(fn, args, kwargs):
+    several = args and len(args) + len(kwargs) > 1
+    if several and _symbolic_tracing() is not None and _may_store(fn) and _keeps_numbers(fn, args, kwargs):
         return lambda container, *values, **named: interpreter._interpret_call(
             fn, container, *map(_to_keep, values), **{name: _to_keep(value) for name, value in named.items()}
         )
     return None
-
-
-def _leaves_no_proxy(fn: Callable, args: tuple, kwargs: dict) -> bool:
-    """Whether a call that stores values leaves no number's proxy in a container that outlives the tracing."""
-    values = [value for value in (*args[1:], *kwargs.values()) if not isinstance(value.value, _UNCHANGING)]
-    if not values or not _is_from_outside(args[0].provenance):
-        return True
-    each = fn.__name__ in ("extend", "update", "__iadd__")
-    for value in values:
-        if _is_known(value.value) or _is_from_outside(value.provenance):
-            continue
-        # A container that the program has made, or what holds one: numbers may be put there at any time.
-        items = list(_items_of(value.value)) if each and isinstance(value.value, _CONTAINERS) else [value.value]
-        if not all(isinstance(item, _UNCHANGING) or _is_known(item) for item in items):
-            raise Unsafe("what the program has made is kept in a container of its caller")
-    return not any(_holds_number(value.value) for value in values)
-
-
-# What holds no number; a tensor's proxy is as good or bad to keep as with thunder's own caches.
-_UNCHANGING = (
-    *(type(None), bool, int, float, complex, str, bytes, slice, range, type, ModuleType, BuiltinMethodType),
-    *(torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Tensor, TensorProxy),
-)
-
-
-def _to_keep(value: WrappedValue) -> WrappedValue:
-    plain = _Plain()(value.value)
-    return value if plain is value.value else interpreter.wrap_const(plain)
 
 
 def _is_given_whole(fn: Any) -> bool:
@@ -1636,11 +1737,13 @@ def _install() -> None:
     interpreter._default_provenance_tracking_lookaside_map[dict.__contains__] = _contains
     _opcode_handlers["IS_OP"] = _is
     _opcode_handlers["RAISE_VARARGS"] = _raise
+    _opcode_handlers["STORE_DEREF"] = _store_deref
     _lookasides[_order] = interpreter.interpreter_needs_wrap(_order)
     _lookasides[isinstance] = _isinstance
     _lookasides[getattr] = _getattr
     _lookasides[hasattr] = _hasattr
     _lookasides[bool] = _bool
+    _lookasides[setattr] = _setattr
     _lookasides[list.__new__] = _new_list
     _lookasides[list.__init__] = _fill_list
     interpreter.InterpreterRuntimeCtx.curexc = _curexc.setter(_note_exception)
