@@ -116,7 +116,7 @@ def bare_text(value: object) -> str:
 
 def _freeze_function(function: Any, depth: int, open_: set[int]) -> object:
     """Code and defaults of a function may be exchanged, as when a notebook reloads a module."""
-    if is_library_name(function.__module__) or depth > _DEPTH_LIMIT or id(function) in open_:
+    if is_library(function) or depth > _DEPTH_LIMIT or id(function) in open_:
         return Box(function)
     open_.add(id(function))
     try:
@@ -151,6 +151,18 @@ _LIBRARIES = frozenset(sys.stdlib_module_names) | {"torch", "thunder", "builtins
 
 def is_library_name(module: object) -> bool:
     return isinstance(module, str) and module.partition(".")[0] in _LIBRARIES and module != "__main__"
+
+
+def is_library(definition: Any) -> bool:
+    """Whether a class or function is one of a library's, which nobody redefines.
+
+    Those of a program that is executed without a ``__name__`` are told to be of ``builtins``.
+    """
+    module = getattr(definition, "__module__", None)
+    if module == "builtins":
+        made_in_python = isinstance(definition, type) and definition.__flags__ & HEAP_TYPE
+        return not (made_in_python or isinstance(definition, FunctionType))
+    return is_library_name(module)
 
 
 # Read by name only, and each name that is read has a guard of its own: whether the whole is the same

@@ -12,7 +12,7 @@ from types import BuiltinMethodType, MethodType, ModuleType
 import attrs
 
 from speckey import symbols
-from speckey.guards import NAMESPACES, Guard, Path, Presence, freeze, is_library_name
+from speckey.guards import NAMESPACES, Guard, Path, Presence, freeze, is_library, is_library_name
 from speckey.symbols import Expr, Value
 
 
@@ -174,7 +174,7 @@ def _is_library(parent: object) -> bool:
     elif isinstance(parent, ModuleType):
         name = parent.__name__
     elif isinstance(parent, type) or (callable(parent) and hasattr(parent, "__code__")):
-        name = getattr(parent, "__module__", None)
+        return is_library(parent)
     elif isinstance(parent, (MethodType, BuiltinMethodType)):
         return _is_library(getattr(parent, "__func__", None) or type(parent.__self__))
     else:

@@ -21,7 +21,17 @@ from typing import Any
 import torch
 
 from speckey import torch_private
-from speckey.guards import HEAP_TYPE, Box, Guard, Path, Presence, TensorMetadata, has_own_class, is_library_name
+from speckey.guards import (
+    HEAP_TYPE,
+    Box,
+    Guard,
+    Path,
+    Presence,
+    TensorMetadata,
+    has_own_class,
+    is_library,
+    is_library_name,
+)
 
 _is = operator.is_
 _get_code = operator.attrgetter("__code__")
@@ -204,7 +214,7 @@ class _Plan:
             self.classes[id(value)] = value
 
     def _function(self, function: FunctionType) -> None:
-        if is_library_name(function.__module__):
+        if is_library(function):
             return
         self.functions[id(function)] = function
         if function.__kwdefaults__:

@@ -43,7 +43,7 @@ import attrs
 import torch
 
 from speckey import from_sympy, symbols
-from speckey.guards import HEAP_TYPE, Box, Path, is_library_name
+from speckey.guards import HEAP_TYPE, Box, Path, is_library
 from speckey.recorder import Recorder
 from speckey.symbols import Expr, Unsupported, Value
 from speckey.thunder_import import thunder
@@ -476,6 +476,11 @@ def _call_symbol(self, *args, **kwargs):
     tracing = _symbolic_tracing()
     if tracing is None:
         return _symbol_call(self, *args, **kwargs)
+    if self.id == _ARANGE and kwargs.get("dtype") is None:
+        # thunder looks for floats among its arguments, and does not know those with a proxy.
+        numbers = (*args, *(kwargs[name] for name in ("start", "end", "step") if name in kwargs))
+        if any(_is_symbolic(n) and symbols.kind_of(_expr(n)) is float for n in numbers):
+            kwargs = {**kwargs, "dtype": torch.get_default_dtype()}
     if self.id == _TENSOR and args:
         args = (_tensor_data(*args, **kwargs), *args[1:])
         if isinstance(args[0], TensorProxy):
@@ -505,7 +510,7 @@ def _call_symbol(self, *args, **kwargs):
     return result
 
 
-_TENSOR = thunder.torch.tensor.id
+_TENSOR, _ARANGE = thunder.torch.tensor.id, thunder.torch.arange.id
 _MOST_STACKED = 64  # numbers in a call of torch.tensor; those of more are constant
 
 
@@ -521,11 +526,24 @@ def _tensor_data(data: Any, *, dtype: Any = None, device: Any = None, **options:
     if dtype is None:
         if inferred is float and isinstance(data, (list, tuple)) and torch.get_default_dtype() != torch.float32:
             return _Plain()(data)  # torch, not thunder, decides when the program runs
-        dtype = dtypes.numbertype_to_dtype(inferred)
+        return _stacked(data, {"dtype": dtypes.numbertype_to_dtype(inferred), "device": device})
     # (thunder takes a dtype that the numbers do not fit for one number, and refuses it for several)
-    elif not utils.can_safe_cast_number_to(inferred(0), dtypes.to_dtype(dtype)):
+    shape = _shape_of(data)
+    if shape is None or not utils.can_safe_cast_number_to(inferred(0), dtypes.to_dtype(dtype)):
         return _Plain()(data)
-    return _stacked(data, {"dtype": dtype, "device": device})
+    if not shape:
+        return thunder.torch.full((), data, dtype=dtype, device=device)
+    # Not of scalars, which would give way to other dtypes in type promotion.
+    parts = [thunder.torch.full((1,), number, dtype=dtype, device=device) for number in numbers]
+    return thunder.torch.reshape(thunder.torch.cat(parts), shape)
+
+
+def _shape_of(data: Any) -> tuple[int, ...] | None:
+    """The sizes of nested lists of numbers; None where they differ."""
+    if not isinstance(data, (list, tuple)):
+        return ()
+    inner = {_shape_of(item) for item in data}
+    return None if len(inner) != 1 or None in inner else (len(data), *inner.pop())
 
 
 def _leaves(data: Any) -> Iterator[Any]:
@@ -957,7 +975,7 @@ def _read_path(obj: WrappedValue, kind: str, key: object) -> Path | None:
 def has_python_class(value: object) -> bool:
     """Whether its class is one whose attributes can be exchanged, and not a library's."""
     kind = type(value)
-    return bool(kind.__flags__ & HEAP_TYPE) and not is_library_name(kind.__module__)
+    return bool(kind.__flags__ & HEAP_TYPE) and not is_library(kind)
 
 
 def _read_of_class(tracing: Tracing, obj: WrappedValue, name: str) -> None:
@@ -1343,8 +1361,14 @@ def _max(*values, key, default=_NOTHING):  # interpreted
     return _least(values if len(values) > 1 else values[0], key, default, 1)
 
 
-# Python for what C does with a function of the program's, so that the function is traced as well.
+def _vars(thing, /):  # interpreted
+    return thing.__dict__
+
+
+# Python for what C does with a function of the program's, so that the function is traced as well; and for
+# what it reads of the program's objects.
 _CALLING_BACK: dict[Any, Callable] = {
+    vars: _vars,
     map: _map,
     filter: _filter,
     itertools.starmap: _starmap,
@@ -1393,7 +1417,8 @@ _READING = frozenset(
         *("__add__", "__radd__", "__mul__", "__rmul__", "__or__", "__ror__", "__and__", "__rand__", "__sub__"),
         *("__rsub__", "__xor__", "__rxor__", "__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__"),
         *("__contains__", "__getitem__", "__getattribute__", "__get__", "__len__", "__iter__", "__reversed__"),
-        *("__repr__", "__str__", "__format__", "__hash__", "__bool__", "__index__", "__call__", "__instancecheck__", "__subclasscheck__"),
+        *("__repr__", "__str__", "__format__", "__hash__", "__bool__", "__index__", "__call__"),
+        *("__instancecheck__", "__subclasscheck__"),
         *("__init__", "__new__", "__setattr__", "__delattr__", "__set__"),  # (setattr is looked at as a whole)
         *("index", "count", "copy", "get", "keys", "values", "items", "union", "intersection", "difference"),
         *("symmetric_difference", "issubset", "issuperset", "isdisjoint", "fromkeys", "__next__"),
@@ -1517,7 +1542,7 @@ def _interpreted(function: Callable) -> Callable:
 def _in_python(fn: Any, args: tuple, kwargs: dict) -> Callable | None:
     """A way to run ``fn`` in which the program's functions are interpreted, and no proxy is left behind."""
     try:
-        function = _CALLING_BACK.get(fn)
+        function = _CALLING_BACK.get(fn) if args else None
         if function is None and kwargs.get("key") is not None and kwargs["key"].value is not None:
             function = _CALLING_BACK_BY_KEY.get(fn)
         if fn is itertools.accumulate and len(args) == 2 and args[1].value is not None:

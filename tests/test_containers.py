@@ -18,7 +18,14 @@ from thunder.core.proxies import Proxy
 from speckey import entries
 from tests.helpers import compiled, misses, same
 
-KEPT, NAMED = [], {}
+KEPT, NAMED, ORDERED, SET, COUNTER, QUEUE = (
+    [],
+    {},
+    collections.OrderedDict(),
+    set(),
+    collections.Counter(),
+    collections.deque(),
+)
 SHAPES = [(3, 4), (5, 6), (9, 7), (10, 11)]
 
 
@@ -26,9 +33,47 @@ class Thing:
     pass
 
 
+class Shared:
+    n = 0
+    seen = ()
+
+
+class Slots:
+    __slots__ = ("n",)
+
+
+SLOTS, THING = Slots(), Thing()
+
+
 @dataclasses.dataclass
 class Record:
     n: int = 0
+
+
+def _variable():
+    n = 0
+
+    def get():
+        return n
+
+    def put(value):
+        nonlocal n
+        n = value
+
+    return get, put
+
+
+get_variable, put_variable = _variable()
+RECEIVED = []
+
+
+def _receiver():
+    while True:
+        RECEIVED.append((yield))
+
+
+RECEIVER = _receiver()
+next(RECEIVER)
 
 
 def _changed(shape):
@@ -173,6 +218,25 @@ def fn(x):
     "in place": "def fn(x):\n    kept = KEPT\n    kept += [x.shape[0]]\n    return x + KEPT[0]",
     "function": "def fn(x):\n    n = x.shape[0]\n    KEPT.append(lambda: n)\n    return x + KEPT[0]()",
     "partial": "def fn(x):\n    KEPT.append(functools.partial(int, x.shape[0]))\n    return x + KEPT[0]()",
+    "ordered": "def fn(x):\n    ORDERED['k'] = x.shape[0]\n    ORDERED.update(m=2)\n    return x + sum(ORDERED.values())",
+    "ordered default": "def fn(x):\n    ORDERED.setdefault('k', x.shape[0])\n    return x + ORDERED['k']",
+    "ordered by size": "def fn(x):\n    ORDERED[x.shape[0]] = 1\n    return x + len(ORDERED)",
+    "set in place": "def fn(x):\n    s = SET\n    s |= {x.shape[0]}\n    return x + sum(SET)",
+    "set without": "def fn(x):\n    SET.symmetric_difference_update({x.shape[0], 1})\n    return x + len(SET)",
+    "set of a generator": "def fn(x):\n    SET.update(s for s in x.shape)\n    return x + sum(SET)",
+    "counted": "def fn(x):\n    COUNTER.update(x.shape)\n    return x + len(COUNTER)",
+    "queue": "def fn(x):\n    QUEUE.extend(s for s in x.shape)\n    return x + QUEUE[0]",
+    "by operator": "def fn(x):\n    operator.setitem(NAMED, 'z', x.shape[0])\n    return x + NAMED['z']",
+    "key of sizes": "def fn(x):\n    NAMED[x.shape[0], 1] = 2\n    NAMED[tuple(x.shape)] = 3\n    return x + len(NAMED)",
+    "slice of sizes": "def fn(x):\n    NAMED['s'] = slice(0, x.shape[0] - 1)\n    return x[NAMED['s']]",
+    "slice from map": "def fn(x):\n    KEPT[len(KEPT):] = map(abs, x.shape)\n    return x + KEPT[-1]",
+    "class": "def fn(x):\n    Shared.n = x.shape[0]\n    Shared.seen = (*Shared.seen, x.shape[1])\n    return x + 1",
+    "class by name": "def fn(x):\n    setattr(Shared, 'n', x.shape[0])\n    return x + 1",
+    "slot": "def fn(x):\n    SLOTS.n = x.shape[0]\n    return x + 1",
+    "variable": "def fn(x):\n    put_variable(x.shape[0])\n    return x + 1",
+    "variable with a list": "def fn(x):\n    put_variable([x.shape[0]])\n    return x + 1",
+    "sent": "def fn(x):\n    RECEIVER.send(x.shape[0])\n    return x + 1",
+    "dict of an object": "def fn(x):\n    vars(THING)['n'] = x.shape[0]\n    return x + 1",
     "object": "def fn(x):\n    o = Thing()\n    o.n = x.shape[0]\n    KEPT.append(o)\n    return x + KEPT[0].n",
 }
 KEEPERS = {
@@ -187,6 +251,8 @@ def _holds_proxy(value, depth=0):
         return isinstance(value, Proxy)
     if isinstance(value, dict):
         value = [*value, *value.values()]
+    elif isinstance(value, slice):
+        value = [value.start, value.stop, value.step]
     elif isinstance(value, types.FunctionType):
         value = [cell.cell_contents for cell in value.__closure__ or ()]
     elif isinstance(value, functools.partial):
@@ -197,11 +263,14 @@ def _holds_proxy(value, depth=0):
 
 
 def _result_and_state(fn, x):
-    KEPT.clear()
-    NAMED.clear()
+    for container in (KEPT, NAMED, ORDERED, SET, COUNTER, QUEUE, RECEIVED, vars(THING)):
+        container.clear()
+    Shared.n, Shared.seen, SLOTS.n = 0, (), 0
+    put_variable(0)
     result = fn(x)
-    assert not _holds_proxy([KEPT, NAMED])
-    state = [getattr(value, "__dict__", value) for value in (*KEPT, *NAMED.items())]
+    outside = [ORDERED, SET, COUNTER, QUEUE, RECEIVED, THING, Shared.n, Shared.seen, SLOTS.n, get_variable()]
+    assert not _holds_proxy([KEPT, NAMED, *outside])
+    state = [getattr(value, "__dict__", value) for value in (*KEPT, *NAMED.items(), *outside)]
     return result, re.sub(r" at 0x\w+", "", repr(state))
 
 
@@ -218,6 +287,50 @@ def test_what_is_kept_by_the_caller(kind):
         torch.testing.assert_close(found[0], expected[0])
         if misses(jfn) > before:  # side effects are those of the tracing
             assert found[1] == expected[1]
+
+
+DTYPES = {
+    "explicit": lambda x: torch.tensor([x.shape[0], 1], dtype=torch.float64) * x[0, :2],
+    "half": lambda x: torch.tensor([x.shape[0], 7], dtype=torch.float16) * x[0, :2].bfloat16(),
+    "nested": lambda x: torch.tensor([[x.shape[0]], [7]], dtype=torch.float64) * x[:2, :1],
+    "scalar": lambda x: torch.tensor(x.shape[0], dtype=torch.float64) * x,
+    "default": lambda x: torch.tensor([x.shape[0] / 2, 1.0]) * x[0, :2],
+    "default of bools": lambda x: torch.tensor([x.shape[0] > 2, 2.5]),
+    "arange": lambda x: torch.arange(x.shape[0] / 2),
+    "arange from": lambda x: torch.arange(0.5, x.shape[0] + 0.5),
+    "arange step": lambda x: torch.arange(0, x.shape[0], x.shape[1] / 2),
+    "arange branch": lambda x: x if torch.arange(x.shape[0] / 2).is_floating_point() else x * 2,
+    "arange of ints": lambda x: torch.arange(x.shape[0]) / 2 + torch.arange(1, x.shape[0] + 1, dtype=torch.float64),
+}
+
+
+@pytest.mark.parametrize("default", [torch.float32, torch.float64])
+@pytest.mark.parametrize("kind", DTYPES)
+def test_dtypes_of_tensors_made_from_sizes(kind, default):
+    fn = DTYPES[kind]
+    torch.set_default_dtype(default)
+    try:
+        for grad in (False, True):
+            jfn = compiled(fn)
+            for shape in SHAPES:
+                x = torch.ones(shape, dtype=torch.float32, requires_grad=grad)
+                found, fresh = jfn(x), thunder.jit(fn)(x)
+                assert found.dtype == fresh.dtype
+                torch.testing.assert_close(found, fresh)
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def test_classes_and_functions_of_a_program_without_a_name():
+    source = "class Cls:\n    t = ()\ndef scale(x):\n    return x * len(Cls.t)\ndef fn(x):\n    return scale(x)"
+    namespace = {}
+    exec(source, namespace)
+    jfn = compiled(namespace["fn"])
+    for count, n in [(1, 3), (1, 5), (2, 3), (3, 3), (1, 3)]:
+        namespace["Cls"].t = (0,) * count
+        torch.testing.assert_close(jfn(torch.ones(n)), torch.ones(n) * count)
+    namespace["scale"].__code__ = (lambda x: x - 1).__code__
+    torch.testing.assert_close(jfn(torch.ones(3)), torch.zeros(3))
 
 
 def test_a_function_that_changes_a_container_of_sizes():
