@@ -20,6 +20,7 @@ import math
 import operator
 import os
 import sys
+import threading
 import weakref
 import sysconfig
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -1409,6 +1410,7 @@ def _fill_list(self, iterable=()):
 _UNCHANGING = (
     *(type(None), bool, int, float, complex, str, bytes, range, type, ModuleType, BuiltinMethodType),
     *(torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Tensor, TensorProxy),
+    *(type(threading.Lock()), type(threading.RLock())),
 )
 _METHODS = (MethodDescriptorType, WrapperDescriptorType)
 # Methods that leave their arguments alone, by Python's data model.  Any other may keep what it is given.
@@ -1418,7 +1420,7 @@ _READING = frozenset(
         *("__rsub__", "__xor__", "__rxor__", "__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__"),
         *("__contains__", "__getitem__", "__getattribute__", "__get__", "__len__", "__iter__", "__reversed__"),
         *("__repr__", "__str__", "__format__", "__hash__", "__bool__", "__index__", "__call__"),
-        *("__instancecheck__", "__subclasscheck__"),
+        *("__instancecheck__", "__subclasscheck__", "__enter__", "__exit__"),
         *("__init__", "__new__", "__setattr__", "__delattr__", "__set__"),  # (setattr is looked at as a whole)
         *("index", "count", "copy", "get", "keys", "values", "items", "union", "intersection", "difference"),
         *("symmetric_difference", "issubset", "issuperset", "isdisjoint", "fromkeys", "__next__"),
@@ -1479,9 +1481,16 @@ _MAKERS = ("builtins", "collections")  # what their classes make is new
 _PASSING_ON = frozenset([PseudoInst.LIST_APPEND, PseudoInst.LIST_EXTEND, PseudoInst.LOOKASIDE, PseudoInst.BINARY_ADD])
 
 
+def _holds_nothing(value: object) -> bool:
+    return isinstance(value, _UNCHANGING) or not type(value).__flags__ & _HAVE_GC
+
+
+_HAVE_GC = 1 << 14  # Py_TPFLAGS_HAVE_GC: objects of the type refer to others
+
+
 def _keeps_numbers(fn: Any, args: tuple, kwargs: dict) -> bool:
     """Whether a call would leave numbers' proxies in what outlives the tracing; plain numbers may go there."""
-    values = [value for value in (*args[1:], *kwargs.values()) if not isinstance(value.value, _UNCHANGING)]
+    values = [value for value in (*args[1:], *kwargs.values()) if not _holds_nothing(value.value)]
     if not values or isinstance(args[0].value, (*_UNCHANGING, tuple, frozenset)):
         return False
     if not _may_be_from_outside(args[0].provenance):
@@ -1496,7 +1505,7 @@ def _keeps_numbers(fn: Any, args: tuple, kwargs: dict) -> bool:
         else:
             items = [value.value]
         # Else a container that the program has made, or what holds one: numbers may get there at any time.
-        if not all(isinstance(item, _UNCHANGING) or _is_known(item) for item in items):
+        if not all(_holds_nothing(item) or _is_known(item) for item in items):
             raise Unsafe("what the program has made is kept in a container of its caller")
     return any(_holds_number(value.value) for value in values)
 
@@ -1513,7 +1522,7 @@ def _setattr(obj, name, value):
         if _is_known(value.value):
             value = _to_keep(value)
         elif _may_be_from_outside(obj.provenance) and not _is_from_outside(value.provenance):
-            raise Unsafe("what the program has made is kept in an attribute of its caller's")
+            return _give_up("what the program has made is kept in an attribute of its caller's")
     return _setattr_lookaside(obj, name, value)
 
 
@@ -1530,7 +1539,7 @@ def _store_deref(inst, /, stack, frame, **rest):
             if _is_known(value.value):
                 value = _to_keep(value)
             elif not _is_from_outside(value.provenance):
-                raise Unsafe("what the program has made is kept in a variable of its caller's")
+                return _give_up("what the program has made is kept in a variable of its caller's")
         stack.append(value)
     return _store_deref_handler(inst, stack=stack, frame=frame, **rest)
 
@@ -1552,11 +1561,25 @@ def _in_python(fn: Any, args: tuple, kwargs: dict) -> Callable | None:
     if function is not None:
         return _interpreted(function) if _program_asks() else None
     several = args and len(args) + len(kwargs) > 1
-    if several and _symbolic_tracing() is not None and _may_store(fn) and _keeps_numbers(fn, args, kwargs):
-        return lambda container, *values, **named: interpreter._interpret_call(
-            fn, container, *map(_to_keep, values), **{name: _to_keep(value) for name, value in named.items()}
-        )
+    if several and _symbolic_tracing() is not None and _may_store(fn):
+        try:
+            keeps = _keeps_numbers(fn, args, kwargs)
+        except Unsafe as error:
+            reason = str(error)
+            return lambda *args, **kwargs: _give_up(reason)
+        if keeps:
+            return lambda container, *values, **named: interpreter._interpret_call(
+                fn, container, *map(_to_keep, values), **{name: _to_keep(value) for name, value in named.items()}
+            )
     return None
+
+
+def _give_up(reason: str) -> Any:
+    """End the tracing by an exception in the program, so that it leaves its ``with`` and ``finally`` blocks.
+
+    A program that catches it is exact, too, as with any exception.
+    """
+    return interpreter.do_raise(Unsafe(reason))
 
 
 def _is_given_whole(fn: Any) -> bool:

@@ -8,6 +8,7 @@ import itertools
 import math
 import operator
 import re
+import threading
 import types
 
 import pytest
@@ -331,6 +332,22 @@ def test_classes_and_functions_of_a_program_without_a_name():
         torch.testing.assert_close(jfn(torch.ones(n)), torch.ones(n) * count)
     namespace["scale"].__code__ = (lambda x: x - 1).__code__
     torch.testing.assert_close(jfn(torch.ones(3)), torch.zeros(3))
+
+
+def test_locks_of_the_caller_are_released_when_free_sizes_fail():
+    lock = threading.Lock()
+
+    def fn(x):
+        with lock:
+            KEPT.append([x.shape[0]])
+        return x + KEPT[-1][0]
+
+    jfn = compiled(fn)
+    for n in (3, 5, 3):
+        KEPT.clear()
+        found = jfn(torch.zeros(n))
+        assert not lock.locked()
+        torch.testing.assert_close(found, torch.full((n,), float(n)))
 
 
 def test_a_function_that_changes_a_container_of_sizes():
