@@ -1178,6 +1178,13 @@ def _program_asks() -> bool:
     return frame is None or not str(interpreter.unwrap(frame.globals).get("__name__", "")).startswith("thunder.")
 
 
+def _torch_asks() -> bool:
+    """Whether torch's own code is interpreted, which has registries of modules and the like."""
+    frame = interpreter.get_interpreterruntimectx().peek_frame_stack()
+    name = "" if frame is None else interpreter.unwrap(frame.globals).get("__name__", "")
+    return str(name).startswith("torch.")
+
+
 def _isinstance(obj, cls):
     """A symbolic size is an int, as it is with constant values."""
     if _symbolic_tracing() is not None and isinstance(obj.value, NumberProxy):
@@ -1505,7 +1512,7 @@ def _keeps_numbers(fn: Any, args: tuple, kwargs: dict) -> bool:
         else:
             items = [value.value]
         # Else a container that the program has made, or what holds one: numbers may get there at any time.
-        if not all(_holds_nothing(item) or _is_known(item) for item in items):
+        if not all(_holds_nothing(item) or _is_known(item) for item in items) and not _torch_asks():
             raise Unsafe("what the program has made is kept in a container of its caller")
     return any(_holds_number(value.value) for value in values)
 
