@@ -1180,9 +1180,11 @@ def _program_asks() -> bool:
 
 def _torch_asks() -> bool:
     """Whether torch's own code is interpreted, which has registries of modules and the like."""
-    frame = interpreter.get_interpreterruntimectx().peek_frame_stack()
-    name = "" if frame is None else interpreter.unwrap(frame.globals).get("__name__", "")
-    return str(name).startswith("torch.")
+    for frame in reversed(interpreter.get_interpreterruntimectx().frame_stack):
+        name = str(interpreter.unwrap(frame.globals).get("__name__", ""))
+        if not name.startswith("thunder."):
+            return name.startswith("torch.")
+    return False
 
 
 def _isinstance(obj, cls):
@@ -1417,7 +1419,7 @@ def _fill_list(self, iterable=()):
 _UNCHANGING = (
     *(type(None), bool, int, float, complex, str, bytes, range, type, ModuleType, BuiltinMethodType),
     *(torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Tensor, TensorProxy),
-    *(type(threading.Lock()), type(threading.RLock())),
+    *(type(threading.Lock()), type(threading.RLock()), weakref.ReferenceType),
 )
 _METHODS = (MethodDescriptorType, WrapperDescriptorType)
 # Methods that leave their arguments alone, by Python's data model.  Any other may keep what it is given.
