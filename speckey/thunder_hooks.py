@@ -1911,8 +1911,8 @@ def _interrupts_as_they_are() -> Iterator[None]:
     try:
         yield
     except interpreter.InterpreterError as error:
-        cause = error.__cause__
-        if cause is not None and (isinstance(cause, OUT_OF_MEMORY) or not isinstance(cause, Exception)):
+        cause = cause_of(error)
+        if isinstance(cause, OUT_OF_MEMORY) or not isinstance(cause, Exception):
             raise cause from None
         raise
 
