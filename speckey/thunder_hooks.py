@@ -170,8 +170,10 @@ def _symbolic_tracing() -> Tracing | None:
 
 # -- the user's line -------------------------------------------------------------------------------
 
-_LIBRARY_ROOTS = tuple(
-    os.path.dirname(os.path.abspath(file)) + os.sep for file in (thunder.__file__, torch.__file__, __file__)
+# Of speckey itself only this file is interpreted, apart from the demo, whose lines are a program's.
+_LIBRARY_ROOTS = (
+    *(os.path.dirname(os.path.abspath(library.__file__)) + os.sep for library in (thunder, torch)),
+    os.path.abspath(__file__),
 )
 _STANDARD_LIBRARY = sysconfig.get_path("stdlib") + os.sep
 _SITE_PACKAGES = os.path.join(_STANDARD_LIBRARY, "site-packages") + os.sep

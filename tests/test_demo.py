@@ -1,5 +1,6 @@
 """``python -m speckey`` runs, says what it promises, and fails on a difference."""
 
+import re
 import subprocess
 import sys
 
@@ -17,6 +18,7 @@ def test_the_demo_runs_with_two_programs_per_mode():
     assert "Every result was eager's" in done.stdout
     assert done.stdout.count("compile ") == 4
     assert "size one:   tokens.shape[0] != 1" in done.stdout
+    assert re.search(r"tokens\.shape\[1\] != 1 +demo\.py:\d+\n", done.stdout)  # the line of the model
     assert f"SpecKeyCache(){len(demo.SHAPES):>15}{4:>10}" in done.stdout
 
 
