@@ -1432,7 +1432,7 @@ _READING = frozenset(
         *("__contains__", "__getitem__", "__getattribute__", "__get__", "__len__", "__iter__", "__reversed__"),
         *("__repr__", "__str__", "__format__", "__hash__", "__bool__", "__index__", "__call__"),
         *("__instancecheck__", "__subclasscheck__", "__enter__", "__exit__"),
-        *("__init__", "__new__", "__setattr__", "__delattr__", "__set__"),  # (setattr is looked at as a whole)
+        *("__new__", "__delattr__", "__delete__"),
         *("index", "count", "copy", "get", "keys", "values", "items", "union", "intersection", "difference"),
         *("symmetric_difference", "issubset", "issuperset", "isdisjoint", "fromkeys", "__next__"),
     ]
@@ -1449,7 +1449,7 @@ _BY_KEY = frozenset(["__setitem__", "setdefault", "add", "setitem"])
 def _may_store(fn: Any) -> bool:
     """Whether a function written in C may put an argument into the first one."""
     if isinstance(fn, _METHODS):
-        return fn.__name__ not in _READING
+        return fn.__name__ not in _READING and fn is not object.__init__  # which keeps nothing
     if not isinstance(fn, BuiltinFunctionType) or not isinstance(fn.__self__, (ModuleType, type(None))):
         return False
     module = fn.__module__ or ""
@@ -1478,7 +1478,7 @@ def _may_be_from_outside(provenance: ProvenanceRecord) -> bool:
             if not isinstance(record.value, (*_UNCHANGING, FunctionType, *_METHODS)):
                 return True
         elif record.inst is PseudoInst.OPAQUE and record.inputs[0].inst is PseudoInst.CONSTANT:
-            if isinstance(record.inputs[0].value, type) and record.inputs[0].value.__module__ in _MAKERS:
+            if _makes_new(record.inputs[0].value):
                 continue
             waiting += [i for given in record.inputs for i in (given.inputs or [given])]
         elif record.inst in _PASSING_ON and record.inputs:
@@ -1488,7 +1488,14 @@ def _may_be_from_outside(provenance: ProvenanceRecord) -> bool:
     return False
 
 
-_MAKERS = ("builtins", "collections")  # what their classes make is new
+def _makes_new(fn: Any) -> bool:
+    """Whether what a function in C returns is made by it: Python's own classes, and what they have for ``__new__``."""
+    fn = getattr(fn, "in_place_of", fn)  # (on plain numbers)
+    cls = fn.__self__ if isinstance(fn, BuiltinFunctionType) and fn.__name__ == "__new__" else fn
+    return isinstance(cls, type) and cls.__module__ in _MAKERS
+
+
+_MAKERS = ("builtins", "collections", "itertools", "functools", "types")
 _PASSING_ON = frozenset([PseudoInst.LIST_APPEND, PseudoInst.LIST_EXTEND, PseudoInst.LOOKASIDE, PseudoInst.BINARY_ADD])
 
 
@@ -1501,6 +1508,8 @@ _HAVE_GC = 1 << 14  # Py_TPFLAGS_HAVE_GC: objects of the type refer to others
 
 def _keeps_numbers(fn: Any, args: tuple, kwargs: dict) -> bool:
     """Whether a call would leave numbers' proxies in what outlives the tracing; plain numbers may go there."""
+    if fn.__name__ == "__set__":  # a descriptor's: it is the object that keeps
+        args = args[1:]
     values = [value for value in (*args[1:], *kwargs.values()) if not _holds_nothing(value.value)]
     if not values or isinstance(args[0].value, (*_UNCHANGING, tuple, frozenset)):
         return False
@@ -1526,13 +1535,21 @@ def _to_keep(value: WrappedValue) -> WrappedValue:
     return value if plain is value.value else interpreter.wrap_const(plain)
 
 
+def _kept_by_caller(value: WrappedValue, place: ProvenanceRecord) -> WrappedValue | None:
+    """What to store instead of a value: numbers are plain in what is the caller's; None if they cannot be."""
+    if not _may_be_from_outside(place):
+        return value
+    if _is_known(value.value):
+        return _to_keep(value)
+    return value if _is_from_outside(value.provenance) else None
+
+
 def _setattr(obj, name, value):
     """``setattr``: of an object with attributes of its own thunder keeps track, not of classes and slots."""
     has_own = hasattr(obj.value, "__dict__") and not isinstance(obj.value, type)
     if not has_own and _symbolic_tracing() is not None and not isinstance(value.value, _UNCHANGING):
-        if _is_known(value.value):
-            value = _to_keep(value)
-        elif _may_be_from_outside(obj.provenance) and not _is_from_outside(value.provenance):
+        value = _kept_by_caller(value, obj.provenance)
+        if value is None:
             return _give_up("what the program has made is kept in an attribute of its caller's")
     return _setattr_lookaside(obj, name, value)
 
@@ -1546,10 +1563,9 @@ def _store_deref(inst, /, stack, frame, **rest):
     if _symbolic_tracing() is not None:
         cell = frame.localsplus[inst.arg + (frame.code.co_nlocals if sys.version_info < (3, 11) else 0)]
         value = stack.pop_wrapped()
-        if not isinstance(value.value, _UNCHANGING) and _may_be_from_outside(cell.provenance):
-            if _is_known(value.value):
-                value = _to_keep(value)
-            elif not _is_from_outside(value.provenance):
+        if not isinstance(value.value, _UNCHANGING):
+            value = _kept_by_caller(value, cell.provenance)
+            if value is None:
                 return _give_up("what the program has made is kept in a variable of its caller's")
         stack.append(value)
     return _store_deref_handler(inst, stack=stack, frame=frame, **rest)
@@ -1650,7 +1666,11 @@ def _lookaside(fn, *args, **kwargs):
 
 
 def _on_plain_numbers(fn: Callable) -> Callable:
-    return interpreter.interpreter_needs_wrap(lambda *args, **kwargs: _Plain().call(fn, args, kwargs))
+    def on_plain_numbers(*args, **kwargs):
+        return _Plain().call(fn, args, kwargs)
+
+    on_plain_numbers.in_place_of = fn
+    return interpreter.interpreter_needs_wrap(on_plain_numbers)
 
 
 # What ends loops and attribute look-ups; no program branches on a number by it.

@@ -4,6 +4,7 @@ import collections
 import copy
 import dataclasses
 import functools
+import inspect
 import itertools
 import math
 import operator
@@ -44,6 +45,18 @@ class Slots:
 
 
 SLOTS, THING = Slots(), Thing()
+
+
+def _in_slots(n):
+    slots = Slots()
+    slots.n = [n, n + 1]
+    return slots
+
+
+@dataclasses.dataclass(frozen=True)
+class Frozen:
+    n: int
+    sizes: list
 
 
 @dataclasses.dataclass
@@ -113,6 +126,10 @@ ONE_PROGRAM = {
     "tensor of rows": lambda x: torch.tensor([[x.shape[0], 2], [3, x.shape[1]]]),
     "tensor of kinds": lambda x: (torch.tensor([x.shape[0], True]), torch.tensor([x.shape[0], 0.5])),
     "tensor of a dtype": lambda x: torch.tensor([x.shape[0], 2], dtype=torch.float64),
+    "slots": lambda x: x * _in_slots(x.shape[0]).n[1],
+    "frozen": lambda x: x * Frozen(x.shape[0], [x.shape[1]]).sizes[0],
+    "signature": lambda x: x * len(inspect.signature(_in_slots).parameters) + x.shape[0],
+    "bound": lambda x: x * inspect.signature(_in_slots).bind(x.shape[0]).arguments["n"],
     "tensor of branches": lambda x: torch.tensor([x.shape[0] > 2, False]),
 }
 
@@ -234,6 +251,14 @@ def fn(x):
     "class": "def fn(x):\n    Shared.n = x.shape[0]\n    Shared.seen = (*Shared.seen, x.shape[1])\n    return x + 1",
     "class by name": "def fn(x):\n    setattr(Shared, 'n', x.shape[0])\n    return x + 1",
     "slot": "def fn(x):\n    SLOTS.n = x.shape[0]\n    return x + 1",
+    "slot with a list": "def fn(x):\n    SLOTS.n = [x.shape[0]]\n    return x + 1",
+    "slot with slots": "def fn(x):\n    SLOTS.n = Slots()\n    SLOTS.n.n = x.shape[0]\n    return x + 1",
+    "slot by object": "def fn(x):\n    object.__setattr__(SLOTS, 'n', x.shape[0])\n    return x + 1",
+    "slot by object, a list": "def fn(x):\n    object.__setattr__(SLOTS, 'n', [x.shape[0]])\n    return x + 1",
+    "slot by method": "def fn(x):\n    SLOTS.__setattr__('n', [x.shape[0]])\n    return x + 1",
+    "slot by its descriptor": "def fn(x):\n    Slots.n.__set__(SLOTS, x.shape[0])\n    return x + 1",
+    "initialized again": "def fn(x):\n    QUEUE.__init__([x.shape[0]])\n    return x + QUEUE[0]",
+    "dict initialized again": "def fn(x):\n    ORDERED.__init__(n=x.shape[0])\n    return x + len(ORDERED)",
     "variable": "def fn(x):\n    put_variable(x.shape[0])\n    return x + 1",
     "variable with a list": "def fn(x):\n    put_variable([x.shape[0]])\n    return x + 1",
     "sent": "def fn(x):\n    RECEIVER.send(x.shape[0])\n    return x + 1",
@@ -258,6 +283,8 @@ def _holds_proxy(value, depth=0):
         value = [cell.cell_contents for cell in value.__closure__ or ()]
     elif isinstance(value, functools.partial):
         value = value.args
+    elif isinstance(value, Slots):
+        value = [value.n]
     elif isinstance(value, (Thing, Record, types.SimpleNamespace)):
         value = list(vars(value).values())
     return isinstance(value, (list, tuple, set, collections.deque)) and any(_holds_proxy(v, depth + 1) for v in value)
