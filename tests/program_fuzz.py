@@ -1088,7 +1088,7 @@ def run_program(program: Program, compile_fn: Callable, *, combos: int | None = 
                 # What thunder compiles writes to no view, so it gives a result where autograd refuses an in-place
                 # write to one of several views (or fails in a way of its own: it takes empty tensors for shared ones).
                 no_oracle = alone.raised and eager.raised and _MULTIPLE_VIEWS in str(eager.raised)
-                if kind == "wrong" and (no_oracle or not alone.raised and compare(eager, alone)):
+                if kind == "wrong" and (no_oracle or (not alone.raised and compare(eager, alone))):
                     # Thunder's program is wrong, in one way with plain sizes and in another with free ones
                     # (gradients of in-place writes).  A hit has to be what compiling afresh gives.
                     kind = "wrong" if compare(found, outcome(compile_fn(fn), program, call)) else "thunder_differs"
