@@ -1373,6 +1373,10 @@ def _max(*values, key, default=_NOTHING):  # interpreted
     return _least(values if len(values) > 1 else values[0], key, default, 1)
 
 
+def _methodcaller(name, /, *args, **kwargs):  # interpreted
+    return lambda thing: getattr(thing, name)(*args, **kwargs)
+
+
 def _vars(thing, /):  # interpreted
     return thing.__dict__
 
@@ -1383,6 +1387,7 @@ _CALLING_BACK: dict[Any, Callable] = {
     vars: _vars,
     map: _map,
     filter: _filter,
+    operator.methodcaller: _methodcaller,
     itertools.starmap: _starmap,
     itertools.takewhile: _takewhile,
     itertools.dropwhile: _dropwhile,
@@ -1423,6 +1428,7 @@ _UNCHANGING = (
     *(torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Tensor, TensorProxy),
     *(type(threading.Lock()), type(threading.RLock()), weakref.ReferenceType),
 )
+_NAMESPACES = (type, ModuleType)  # may be kept anywhere; what is kept in one stays there
 _METHODS = (MethodDescriptorType, WrapperDescriptorType)
 # Methods that leave their arguments alone, by Python's data model.  Any other may keep what it is given.
 _READING = frozenset(
@@ -1449,7 +1455,7 @@ _BY_KEY = frozenset(["__setitem__", "setdefault", "add", "setitem"])
 def _may_store(fn: Any) -> bool:
     """Whether a function written in C may put an argument into the first one."""
     if isinstance(fn, _METHODS):
-        return fn.__name__ not in _READING and fn is not object.__init__  # which keeps nothing
+        return fn.__name__ not in _READING and fn not in (object.__init__, type.__init__)  # which keep nothing
     if not isinstance(fn, BuiltinFunctionType) or not isinstance(fn.__self__, (ModuleType, type(None))):
         return False
     module = fn.__module__ or ""
@@ -1475,12 +1481,11 @@ def _may_be_from_outside(provenance: ProvenanceRecord) -> bool:
             continue
         seen.add(id(record))
         if record.inst is PseudoInst.CONSTANT:
-            if not isinstance(record.value, (*_UNCHANGING, FunctionType, *_METHODS)):
+            if not isinstance(record.value, _UNCHANGING) or isinstance(record.value, _NAMESPACES):
                 return True
         elif record.inst is PseudoInst.OPAQUE and record.inputs[0].inst is PseudoInst.CONSTANT:
-            if _makes_new(record.inputs[0].value):
-                continue
-            waiting += [i for given in record.inputs for i in (given.inputs or [given])]
+            if not _makes_new(record.inputs[0].value):
+                return True
         elif record.inst in _PASSING_ON and record.inputs:
             waiting += record.inputs[:1]
         else:
@@ -1511,9 +1516,9 @@ def _keeps_numbers(fn: Any, args: tuple, kwargs: dict) -> bool:
     if fn.__name__ == "__set__":  # a descriptor's: it is the object that keeps
         args = args[1:]
     values = [value for value in (*args[1:], *kwargs.values()) if not _holds_nothing(value.value)]
-    if not values or isinstance(args[0].value, (*_UNCHANGING, tuple, frozenset)):
-        return False
-    if not _may_be_from_outside(args[0].provenance):
+    place = args[0]
+    cannot_keep = isinstance(place.value, (*_UNCHANGING, tuple, frozenset)) and not isinstance(place.value, _NAMESPACES)
+    if not values or cannot_keep or not _may_be_from_outside(place.provenance):
         return False
     for i, value in enumerate(values):
         if _is_known(value.value) or _is_from_outside(value.provenance):
@@ -1545,8 +1550,8 @@ def _kept_by_caller(value: WrappedValue, place: ProvenanceRecord) -> WrappedValu
 
 
 def _setattr(obj, name, value):
-    """``setattr``: of an object with attributes of its own thunder keeps track, not of classes and slots."""
-    has_own = hasattr(obj.value, "__dict__") and not isinstance(obj.value, type)
+    """``setattr``: of an object with attributes of its own thunder keeps track, not of classes, modules and slots."""
+    has_own = hasattr(obj.value, "__dict__") and not isinstance(obj.value, _NAMESPACES)
     if not has_own and _symbolic_tracing() is not None and not isinstance(value.value, _UNCHANGING):
         value = _kept_by_caller(value, obj.provenance)
         if value is None:
@@ -1587,6 +1592,10 @@ def _in_python(fn: Any, args: tuple, kwargs: dict) -> Callable | None:
         return None
     if function is not None:
         return _interpreted(function) if _program_asks() else None
+    if isinstance(fn, MethodWrapperType) and isinstance(fn.__self__, _NAMESPACES):  # thunder leaves these bound
+        owner = interpreter.wrap_const(fn.__self__)
+        found = _in_python(getattr(fn.__objclass__, fn.__name__), (owner, *args), kwargs)
+        return found and (lambda *args, **kwargs: found(owner, *args, **kwargs))
     several = args and len(args) + len(kwargs) > 1
     if several and _symbolic_tracing() is not None and _may_store(fn):
         try:

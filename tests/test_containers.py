@@ -40,11 +40,20 @@ class Shared:
     seen = ()
 
 
+class Registering(type):
+    def __setattr__(cls, name, value):
+        type.__setattr__(cls, name, [value])
+
+
+class Registered(metaclass=Registering):
+    n = 0
+
+
 class Slots:
     __slots__ = ("n",)
 
 
-SLOTS, THING = Slots(), Thing()
+SLOTS, THING, MODULE = Slots(), Thing(), types.ModuleType("module")
 
 
 def _in_slots(n):
@@ -259,6 +268,15 @@ def fn(x):
     "slot by its descriptor": "def fn(x):\n    Slots.n.__set__(SLOTS, x.shape[0])\n    return x + 1",
     "initialized again": "def fn(x):\n    QUEUE.__init__([x.shape[0]])\n    return x + QUEUE[0]",
     "dict initialized again": "def fn(x):\n    ORDERED.__init__(n=x.shape[0])\n    return x + len(ORDERED)",
+    "class by type": "def fn(x):\n    type.__setattr__(Shared, 'n', x.shape[0])\n    return x + 1",
+    "class by type, a list": "def fn(x):\n    type.__setattr__(Shared, 'n', [x.shape[0]])\n    return x + 1",
+    "module": "def fn(x):\n    MODULE.n = x.shape[0]\n    return x + 1",
+    "module with a list": "def fn(x):\n    MODULE.n = [x.shape[0]]\n    return x + 1",
+    "module by method": "def fn(x):\n    MODULE.__setattr__('n', x.shape[0])\n    return x + 1",
+    "by method caller": "def fn(x):\n    operator.methodcaller('append', x.shape[0])(KEPT)\n    return x + 1",
+    "by method caller, a list": "def fn(x):\n    operator.methodcaller('append', [len(x)])(KEPT)\n    return x + 1",
+    "mapped caller": "def fn(x):\n    list(map(operator.methodcaller('append', len(x)), [KEPT]))\n    return x + 1",
+    "class of a metaclass": "def fn(x):\n    Registered.n = x.shape[0]\n    return x + 1",
     "variable": "def fn(x):\n    put_variable(x.shape[0])\n    return x + 1",
     "variable with a list": "def fn(x):\n    put_variable([x.shape[0]])\n    return x + 1",
     "sent": "def fn(x):\n    RECEIVER.send(x.shape[0])\n    return x + 1",
@@ -293,10 +311,12 @@ def _holds_proxy(value, depth=0):
 def _result_and_state(fn, x):
     for container in (KEPT, NAMED, ORDERED, SET, COUNTER, QUEUE, RECEIVED, vars(THING)):
         container.clear()
-    Shared.n, Shared.seen, SLOTS.n = 0, (), 0
+    Shared.n, Shared.seen, SLOTS.n, MODULE.n = 0, (), 0, 0
+    Registered.n = 0
     put_variable(0)
     result = fn(x)
-    outside = [ORDERED, SET, COUNTER, QUEUE, RECEIVED, THING, Shared.n, Shared.seen, SLOTS.n, get_variable()]
+    numbers = [Shared.n, Shared.seen, SLOTS.n, MODULE.n, Registered.n, get_variable()]
+    outside = [ORDERED, SET, COUNTER, QUEUE, RECEIVED, THING, *numbers]
     assert not _holds_proxy([KEPT, NAMED, *outside])
     state = [getattr(value, "__dict__", value) for value in (*KEPT, *NAMED.items(), *outside)]
     return result, re.sub(r" at 0x\w+", "", repr(state))
