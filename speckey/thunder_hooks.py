@@ -202,6 +202,7 @@ def _where() -> str:
 
 _EXPR = "_speckey_expr"
 _ASKED = "_speckey_asked"  # of the result of a comparison: the comparison as the program has it
+_SAID = "_speckey_said"  # of a number that the program computes when it runs: what the tracing was told of it
 
 
 def _expr(number: object) -> Value | None:
@@ -219,6 +220,11 @@ def _is_symbolic(number: object) -> bool:
 def _is_known(number: object) -> bool:
     """A number proxy whose value is there to be read, at the price of a fact if it is symbolic."""
     return isinstance(number, NumberProxy) and number.__dict__.get("value") is not None
+
+
+def _is_said(number: object) -> bool:
+    """A number that an operator computes when the program runs, and that the tracing was told something of."""
+    return isinstance(number, NumberProxy) and _SAID in number.__dict__
 
 
 def _concrete(value: object) -> object:
@@ -336,8 +342,10 @@ class _NumberValue:
         except KeyError:
             raise AttributeError("value") from None
         tracing = _symbolic_tracing()
-        if tracing is None or value is None:
+        if tracing is None:
             return value
+        if value is None:
+            return self._said(number, sys._getframe(1).f_code)
         expr = number.__dict__.get(_EXPR)
         if not isinstance(expr, Expr):
             return value
@@ -354,6 +362,15 @@ class _NumberValue:
         else:
             tracing.recorder.value(expr, value, _where())
         return value
+
+    @staticmethod
+    def _said(number: NumberProxy, code: CodeType) -> object:
+        """The value of a number that is computed when the program runs."""
+        if not _is_said(number) or code in _COMPUTING:
+            return None
+        if code is _TRUTH:
+            return number.__dict__[_SAID]
+        raise Unsafe("the value of a number that an operator computes is read")
 
     def __set__(self, number, value):
         number.__dict__["value"] = value
@@ -490,17 +507,17 @@ def _call_symbol(self, *args, **kwargs):
             return args[0]
     build = _NUMBER_OPERATIONS.get(self.id)
     if build is None or kwargs or not any(_is_symbolic(a) for a in args):
-        return _constant(tracing, _call_with_fakes(tracing, self, args, kwargs))
+        return _constant(tracing, self, args, _call_with_fakes(tracing, self, args, kwargs))
     converts = self.id is _P.CONVERT_ELEMENT_TYPE
     exprs = [a if converts and i else _expr(a) for i, a in enumerate(args)]
     if any(e is None for e in exprs):
-        return _constant(tracing, _symbol_call(self, *args, **kwargs))
+        return _constant(tracing, self, args, _symbol_call(self, *args, **kwargs))
     try:
         with tracing.computing():
             values = tuple(_concrete(a) for a in args)
         expr = build(tracing, *exprs, values)
     except Unsupported:
-        return _constant(tracing, _symbol_call(self, *args, **kwargs))
+        return _constant(tracing, self, args, _symbol_call(self, *args, **kwargs))
     with tracing.computing():
         result = _symbol_call(self, *args, **kwargs)
     if not isinstance(result, NumberProxy):
@@ -658,11 +675,20 @@ def _number_of_fake(tracing: Tracing, number: Any) -> Any:
     return proxy
 
 
-def _constant(tracing: Tracing, result: object) -> object:
+def _constant(tracing: Tracing, sym: Any, args: tuple, result: object) -> object:
     """A number without an expression was computed from values that are facts: the program gets it plain.
 
-    Transforms look for the proxy that they know from the trace.
+    Transforms look for the proxy that they know from the trace.  An operator that is not thunder's own (torch's
+    ``is_contiguous``, one of an executor) computes its numbers when the program runs, from strides and data too:
+    what its meta function said of them decides branches, as without speckey, and is not known otherwise, as with
+    ``item``.
     """
+    if sym.is_prim and not isinstance(sym.id, _P):
+        for number in _leaves(tuple(result.values()) if isinstance(result, dict) else result):
+            if _is_known(number) and not _is_symbolic(number) and all(number is not a for a in args):
+                number.__dict__[_SAID] = number.__dict__["value"]
+                number.__dict__["value"] = None
+        return result
     if _is_known(result) and not _is_symbolic(result) and not tracing.transforming:
         return result.__dict__["value"]
     return result
@@ -1251,7 +1277,7 @@ def _hasattr(obj, name):
 
 
 def _bool(x):
-    if _symbolic_tracing() is not None and _is_symbolic(x.value):
+    if _symbolic_tracing() is not None and (_is_symbolic(x.value) or _is_said(x.value)):
         return _computed(bool(x.value), bool, x)
     return _bool_lookaside(x)
 

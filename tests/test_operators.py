@@ -9,10 +9,12 @@ import thunder
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from thunder.core.proxies import IntegerProxy
+from thunder.extend import OperatorExecutor
 
-from speckey import entries, from_sympy, symbols, torch_private
+from speckey import SpecKeyCache, entries, from_sympy, symbols, torch_private
 from speckey.recorder import Recorder
-from tests.helpers import compiled, misses, same
+from tests.helpers import assert_same, compiled, misses, same
 
 CASES = {
     "addmm": (lambda b, x, w: torch.addmm(b, x, w), lambda n, m: [(m,), (n, 4), (4, m)]),
@@ -138,3 +140,80 @@ def test_modules_made_while_tracing_after_torch_compile():
     for n in (3, 4, 5):
         same(jfn, fn, torch.randn(n))
     assert misses(jfn) == 1
+
+
+def _strided():
+    """Tensors of the same key and of other strides, and others."""
+    for n in (3, 5):
+        yield torch.randn(n, 4, 4)
+        yield torch.randn(n, 4, 4).mT
+        yield torch.randn(4, n, 4).transpose(0, 1)
+        yield torch.zeros(n, 9, 4)[:, 2:6]
+
+
+# What an operator says of its inputs when the program runs is not in the key.
+RUNTIME_NUMBERS = {
+    "returned": lambda x, y: (x * 2, x.is_contiguous()),
+    "computed with": lambda x, y: (x * 2, x.is_contiguous() + 1),
+    "times a size": lambda x, y: (x * 2, x.is_contiguous() * x.shape[0]),
+    "times a tensor": lambda x, y: x * x.is_contiguous(),
+    "in a list": lambda x, y: (x * 2, [x.is_contiguous(), x.element_size()]),
+    "a bound": lambda x, y: x[:, : x.element_size() - 2],
+    "an order": lambda x, y: (x * 2, x.dim_order()),
+    "of the mode": lambda x, y: (x * 2, x.is_inference()),
+    "of two tensors": lambda x, y: (x * 2, x.is_set_to(y), x.is_same_size(y)),
+}
+
+
+@pytest.mark.parametrize("name", RUNTIME_NUMBERS)
+@pytest.mark.parametrize("backwards", [False, True])
+def test_numbers_that_operators_compute_when_the_program_runs(name, backwards):
+    jfn = compiled(RUNTIME_NUMBERS[name])
+    inputs = list(_strided())
+    with torch.inference_mode():
+        inputs.append(torch.randn(5, 4, 4))
+    for x in reversed(inputs) if backwards else inputs:
+        for y in (torch.randn(3, 4, 4), x):
+            assert_same(jfn(x, y), RUNTIME_NUMBERS[name](x, y))
+
+
+def test_a_branch_on_what_an_operator_says_takes_no_program_for_each_size():
+    def fn(x):
+        if not x.is_contiguous():
+            x = x.contiguous()
+        return x * 2
+
+    jfn = compiled(fn)
+    for x in _strided():
+        same(jfn, fn, x)
+    assert misses(jfn) == 1
+
+
+READ_RUNTIME_NUMBERS = {
+    "an int": lambda x: x * int(x.is_contiguous()),
+    "a range": lambda x: x * sum(1 for _ in range(x.element_size())),
+    "a key": lambda x: x * {True: 1, False: 2}[x.is_contiguous()],
+    "a comparison": lambda x: x * 2 if x.element_size() < x.shape[0] else x * 3,
+}
+
+
+@pytest.mark.parametrize("name", READ_RUNTIME_NUMBERS)
+def test_what_is_read_of_a_number_that_an_operator_computes_is_what_a_fresh_compile_reads(name):
+    fn = READ_RUNTIME_NUMBERS[name]
+    jfn = compiled(fn)
+    for x in _strided():
+        torch.testing.assert_close(jfn(x), thunder.jit(fn, cache="constant values")(x))
+
+
+def test_numbers_that_an_operator_of_an_executor_computes():
+    executor = OperatorExecutor("of_strides")
+    stride = executor.register_operator("stride", meta=lambda x: IntegerProxy(value=1), fn=lambda x: x.stride(0))
+
+    def fn(x):
+        n = stride(x)
+        return x * n, n, n + 1
+
+    jfn = thunder.jit(fn, cache=SpecKeyCache(), executors=[executor, *thunder.get_default_executors()])
+    for x in _strided():
+        n = x.stride(0)
+        assert_same(jfn(x), (x * n, n, n + 1))
