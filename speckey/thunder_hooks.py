@@ -377,7 +377,7 @@ class _NumberValue:
 
 
 def _carry_expression(replace: Callable) -> Callable:
-    """``replace`` builds a new proxy of the same number: it keeps the expression."""
+    """``replace`` builds a new proxy of the same number: it keeps what is known of it."""
 
     @functools.wraps(replace)
     def replace_(self, **changes):
@@ -386,8 +386,8 @@ def _carry_expression(replace: Callable) -> Callable:
             return replace(self, **changes)
         with tracing.computing():
             new = replace(self, **changes)
-        if "value" not in changes and _EXPR in self.__dict__:
-            new.__dict__[_EXPR] = self.__dict__[_EXPR]
+        if "value" not in changes:
+            new.__dict__.update({key: self.__dict__[key] for key in (_EXPR, _SAID) if key in self.__dict__})
         return new
 
     return replace_
@@ -684,7 +684,7 @@ def _constant(tracing: Tracing, sym: Any, args: tuple, result: object) -> object
     ``item``.
     """
     if sym.is_prim and not isinstance(sym.id, _P):
-        for number in _leaves(tuple(result.values()) if isinstance(result, dict) else result):
+        for number in _inside((result,)):
             if _is_known(number) and not _is_symbolic(number) and all(number is not a for a in args):
                 number.__dict__[_SAID] = number.__dict__["value"]
                 number.__dict__["value"] = None
@@ -1496,6 +1496,11 @@ def _is_from_outside(provenance: ProvenanceRecord) -> bool:
     return path is not None and path[0] != "object" and not _is_thunders_own(path)
 
 
+def _can_keep(value: object) -> bool:
+    """Whether something may be put into it."""
+    return isinstance(value, _NAMESPACES) or not isinstance(value, _UNCHANGING)
+
+
 def _may_be_from_outside(provenance: ProvenanceRecord) -> bool:
     """Whether a value is not known to be made by the program."""
     waiting, seen = [provenance], set()
@@ -1507,7 +1512,7 @@ def _may_be_from_outside(provenance: ProvenanceRecord) -> bool:
             continue
         seen.add(id(record))
         if record.inst is PseudoInst.CONSTANT:
-            if not isinstance(record.value, _UNCHANGING) or isinstance(record.value, _NAMESPACES):
+            if _can_keep(record.value):
                 return True
         elif record.inst is PseudoInst.OPAQUE and record.inputs[0].inst is PseudoInst.CONSTANT:
             if not _makes_new(record.inputs[0].value):
@@ -1543,8 +1548,9 @@ def _keeps_numbers(fn: Any, args: tuple, kwargs: dict) -> bool:
         args = args[1:]
     values = [value for value in (*args[1:], *kwargs.values()) if not _holds_nothing(value.value)]
     place = args[0]
-    cannot_keep = isinstance(place.value, (*_UNCHANGING, tuple, frozenset)) and not isinstance(place.value, _NAMESPACES)
-    if not values or cannot_keep or not _may_be_from_outside(place.provenance):
+    if not values or isinstance(place.value, (tuple, frozenset)) or not _can_keep(place.value):
+        return False
+    if not _may_be_from_outside(place.provenance):
         return False
     for i, value in enumerate(values):
         if _is_known(value.value) or _is_from_outside(value.provenance):

@@ -217,3 +217,56 @@ def test_numbers_that_an_operator_of_an_executor_computes():
     for x in _strided():
         n = x.stride(0)
         assert_same(jfn(x), (x * n, n, n + 1))
+
+
+def test_numbers_at_any_depth_of_what_an_operator_returns():
+    """thunder cannot print a program with such an operator, whatever becomes of its number."""
+    executor = OperatorExecutor("of_strides_in_dicts")
+    strides = executor.register_operator(
+        "strides", meta=lambda x: {"all": [{"n": IntegerProxy(value=1)}]}, fn=lambda x: {"all": [{"n": x.stride(0)}]}
+    )
+
+    def fn(x):
+        return x * 2, strides(x)["all"][0]["n"] + 1
+
+    options = {"executors": [executor, *thunder.get_default_executors()]}
+    jfn = thunder.jit(fn, cache=SpecKeyCache(), **options)
+    for x in _strided():
+        with pytest.raises(SyntaxError):
+            thunder.jit(fn, cache="constant values", **options)(x)
+        with pytest.raises(SyntaxError):
+            jfn(x)
+    assert not entries(jfn)
+
+
+def _same_size(x, y):
+    return x * 2 if x.is_same_size(y) else x * 3
+
+
+def _not_same_size(x, y):
+    return x * 2 if not x.is_same_size(y) else x * 3
+
+
+@pytest.mark.parametrize("fn", [_same_size, _not_same_size])
+@pytest.mark.parametrize("backwards", [False, True])
+def test_a_branch_on_what_an_operator_says_of_sizes(fn, backwards):
+    shapes = [((3, 4), (3, 4)), ((5, 4), (3, 4)), ((5, 4), (5, 4)), ((4, 4), (4, 4)), ((6, 4), (6, 5)), ((1, 4), (4,))]
+    jfn = compiled(fn)
+    for a, b in reversed(shapes) if backwards else shapes:
+        same(jfn, fn, torch.randn(a), torch.randn(b))
+
+
+def test_a_branch_on_what_an_operator_of_an_executor_says_of_sizes():
+    executor = OperatorExecutor("of_sizes")
+    long = executor.register_operator(
+        "long", meta=lambda x: IntegerProxy(value=bool(x.shape[0] > 4)), fn=lambda x: x.shape[0] > 4
+    )
+
+    def fn(x):
+        return x * 2 if long(x) else x * 3
+
+    jfn = thunder.jit(fn, cache=SpecKeyCache(), executors=[executor, *thunder.get_default_executors()])
+    for n in (3, 4, 5, 6, 2, 9):
+        x = torch.randn(n, 3)
+        torch.testing.assert_close(jfn(x), x * 2 if n > 4 else x * 3)
+    assert misses(jfn) == 2
